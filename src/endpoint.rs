@@ -1,0 +1,138 @@
+//! Endpoints and pools: what a policy picks from.
+//!
+//! A [`Pool`] is sorted by address and holds each address once, so that every Envoy that is given
+//! the same set, in whatever order, builds the same ring and breaks ties alike.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Stable identity of an endpoint in shared state: the xxHash64 of its canonical address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(pub u64);
+
+/// One model server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `IP:port` as Envoy wants it; IPv6 in brackets.
+    pub address: SocketAddr,
+    /// Capacity relative to the other endpoints of the pool; at least 1.
+    pub weight: u32,
+    /// Models and adapters that this endpoint serves; empty means any.
+    pub models: Vec<String>,
+    /// Free-form labels, shown where a Decision is explained.
+    pub labels: BTreeMap<String, String>,
+    id: EndpointId,
+    text: String,
+}
+
+impl Endpoint {
+    /// An endpoint of weight 1 that serves any model.
+    pub fn new(address: SocketAddr) -> Self {
+        let text = address.to_string();
+        Self {
+            address,
+            weight: 1,
+            models: Vec::new(),
+            labels: BTreeMap::new(),
+            id: EndpointId(xxhash_rust::xxh64::xxh64(text.as_bytes(), 0)),
+            text,
+        }
+    }
+
+    /// Identity in shared state.
+    pub fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    /// The canonical address, as it is written into headers, metrics and logs.
+    pub fn name(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether requests for `model` may go here. A request whose model is unknown may go anywhere.
+    pub fn serves(&self, model: Option<&str>) -> bool {
+        self.models.is_empty()
+            || model.is_none_or(|model| self.models.iter().any(|served| served == model))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The endpoints that one rule picks from: sorted by address, each address once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    endpoints: Vec<Endpoint>,
+}
+
+impl Pool {
+    /// Sorts and deduplicates. Of two entries with one address the first given wins.
+    pub fn new(mut endpoints: Vec<Endpoint>) -> Self {
+        endpoints.sort_by_key(|endpoint| endpoint.address);
+        endpoints.dedup_by_key(|endpoint| endpoint.address);
+        Self { endpoints }
+    }
+
+    /// All endpoints, in the order of their addresses.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// The endpoint at `index`, as candidates name it.
+    pub fn get(&self, index: u32) -> Option<&Endpoint> {
+        self.endpoints.get(index as usize)
+    }
+
+    /// Position of the endpoint with this identity.
+    pub fn position(&self, id: EndpointId) -> Option<u32> {
+        self.endpoints
+            .iter()
+            .position(|endpoint| endpoint.id == id)
+            .and_then(|index| u32::try_from(index).ok())
+    }
+
+    /// How many endpoints there are.
+    pub fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Whether the pool holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(address: &str) -> Endpoint {
+        Endpoint::new(address.parse().unwrap())
+    }
+
+    #[test]
+    fn a_pool_is_the_same_whatever_order_it_is_given_in() {
+        let one = Pool::new(vec![endpoint("10.0.0.2:80"), endpoint("[::1]:80"), endpoint("10.0.0.1:80")]);
+        let two = Pool::new(vec![
+            endpoint("[::1]:80"),
+            endpoint("10.0.0.1:80"),
+            endpoint("10.0.0.2:80"),
+            endpoint("10.0.0.1:80"),
+        ]);
+        assert_eq!(one, two);
+        assert_eq!(one.len(), 3);
+        assert_eq!(one.endpoints()[2].name(), "[::1]:80");
+    }
+
+    #[test]
+    fn an_endpoint_without_a_model_list_serves_everything() {
+        let mut only = endpoint("10.0.0.1:80");
+        assert!(only.serves(Some("m")));
+        only.models = vec!["a".into()];
+        assert!(only.serves(Some("a")) && only.serves(None) && !only.serves(Some("m")));
+    }
+}

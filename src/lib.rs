@@ -1,0 +1,10 @@
+//! Warmroute picks the model server for every LLM request, inside the Envoy that already carries it.
+//!
+//! This crate is a pure core (this documentation) and, behind the feature `filter`, the thin
+//! proxy-wasm shell that Envoy loads. The core takes time and randomness as arguments and never
+//! names the host, so that the filter, the simulator and the tests drive the same code.
+#![forbid(unsafe_code)]
+
+pub mod endpoint;
+pub mod policy;
+pub mod request;

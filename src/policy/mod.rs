@@ -1,0 +1,100 @@
+//! The routing algorithms, one a file, behind one small trait.
+//!
+//! A policy sees the eligible endpoints at one instant and ranks them. It keeps no state of its
+//! own: what must be remembered between picks (whose turn it is, who carries what) lives in the
+//! ledger, so that all workers of an Envoy agree and a pick can be replayed.
+
+use crate::endpoint::Pool;
+
+/// Work that one endpoint carries, or that one request will cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests.
+    pub requests: u32,
+    /// Prompt tokens still to be computed.
+    pub prefill_tokens: u64,
+    /// Output tokens still to be produced.
+    pub decode_tokens: u64,
+}
+
+impl Load {
+    /// Prefill and decode tokens together.
+    pub fn tokens(&self) -> u64 {
+        self.prefill_tokens.saturating_add(self.decode_tokens)
+    }
+}
+
+/// An eligible endpoint as a policy sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Index into the pool.
+    pub endpoint: u32,
+    /// Capacity weight, at least 1.
+    pub weight: u32,
+    /// Everything known to be under way there: ours and what the engine reports of others.
+    pub load: Load,
+    /// Share of the KV cache in use, in thousandths, as last scraped; 0 if unknown.
+    pub kv_usage_permille: u32,
+}
+
+/// Everything a policy may look at for one pick.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The pool that `candidates` index into.
+    pub pool: &'a Pool,
+    /// The eligible endpoints, in the order of the pool. Never empty.
+    pub candidates: &'a [Candidate],
+    /// Routing key, if the request has one.
+    pub key: Option<u64>,
+    /// What the request is expected to cost.
+    pub cost: Load,
+    /// How many picks this pool had before; counts exactly, across all workers.
+    pub sequence: u64,
+    /// Fresh random bits.
+    pub random: u64,
+}
+
+/// How many endpoints a ranking names: the pick and the ones to retry on.
+pub const RANKED: usize = 3;
+
+/// Why the first endpoint of a ranking was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was its turn.
+    Turn,
+    /// Chance alone.
+    Random,
+    /// It carries the least.
+    LeastLoaded,
+    /// It carries less than one other that chance drew.
+    LessLoadedOfTwo,
+    /// It is the first endpoint clockwise from the routing key.
+    Home,
+    /// The endpoints before it on the ring are at their bound.
+    Overflow,
+    /// The request has no routing key, so that load decided.
+    NoKey,
+}
+
+/// A policy's answer: indices into the pool, best first, without repetition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranking {
+    /// At least one, at most [`RANKED`] endpoints (indices into the pool).
+    pub endpoints: Vec<u32>,
+    /// Why the first one.
+    pub reason: Reason,
+    /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
+    pub bound: u64,
+}
+
+/// One routing algorithm.
+pub trait Policy {
+    /// The name in configuration, metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// Whether the decision depends on the request's body.
+    fn reads_body(&self) -> bool;
+
+    /// Ranks the candidates of `view`. `None` only if there are none.
+    fn rank(&self, view: &View<'_>) -> Option<Ranking>;
+}
