@@ -22,6 +22,31 @@ impl Load {
     pub fn tokens(&self) -> u64 {
         self.prefill_tokens.saturating_add(self.decode_tokens)
     }
+
+    /// Whether nothing is carried.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The sum with `other`.
+    pub fn plus(mut self, other: Self) -> Self {
+        self.add(other);
+        self
+    }
+
+    /// Adds, without wrapping.
+    pub fn add(&mut self, other: Self) {
+        self.requests = self.requests.saturating_add(other.requests);
+        self.prefill_tokens = self.prefill_tokens.saturating_add(other.prefill_tokens);
+        self.decode_tokens = self.decode_tokens.saturating_add(other.decode_tokens);
+    }
+
+    /// Subtracts; never below zero.
+    pub fn subtract(&mut self, other: Self) {
+        self.requests = self.requests.saturating_sub(other.requests);
+        self.prefill_tokens = self.prefill_tokens.saturating_sub(other.prefill_tokens);
+        self.decode_tokens = self.decode_tokens.saturating_sub(other.decode_tokens);
+    }
 }
 
 /// An eligible endpoint as a policy sees it.
