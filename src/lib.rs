@@ -7,4 +7,6 @@
 
 pub mod endpoint;
 pub mod policy;
+pub mod prefix;
 pub mod request;
+pub mod tokens;
