@@ -8,3 +8,4 @@
 pub mod endpoint;
 pub mod policy;
 pub mod request;
+pub mod scrape;

@@ -4,6 +4,29 @@
 //! own: what must be remembered between picks (whose turn it is, who carries what) lives in the
 //! ledger, so that all workers of an Envoy agree and a pick can be replayed.
 
+mod consistent_hash;
+mod least_outstanding_tokens;
+mod least_request;
+mod order;
+mod power_of_two;
+mod prefix_hash;
+mod random;
+mod ring;
+mod round_robin;
+mod spec;
+mod weighted_round_robin;
+
+pub use consistent_hash::ConsistentHash;
+pub use least_outstanding_tokens::LeastOutstandingTokens;
+pub use least_request::LeastRequest;
+pub use power_of_two::PowerOfTwo;
+pub use prefix_hash::{PrefixHash, bound};
+pub use random::RandomPick;
+pub use ring::{Ring, Walk, point};
+pub use round_robin::RoundRobin;
+pub use spec::{LoadKind, Measure, PolicySpec, build};
+pub use weighted_round_robin::{MAX_CYCLE, WeightedRoundRobin, smooth_schedule};
+
 use crate::endpoint::Pool;
 
 /// Work that one endpoint carries, or that one request will cost.
@@ -22,6 +45,31 @@ impl Load {
     pub fn tokens(&self) -> u64 {
         self.prefill_tokens.saturating_add(self.decode_tokens)
     }
+
+    /// Whether nothing is carried.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The sum with `other`.
+    pub fn plus(mut self, other: Self) -> Self {
+        self.add(other);
+        self
+    }
+
+    /// Adds, without wrapping.
+    pub fn add(&mut self, other: Self) {
+        self.requests = self.requests.saturating_add(other.requests);
+        self.prefill_tokens = self.prefill_tokens.saturating_add(other.prefill_tokens);
+        self.decode_tokens = self.decode_tokens.saturating_add(other.decode_tokens);
+    }
+
+    /// Subtracts; never below zero.
+    pub fn subtract(&mut self, other: Self) {
+        self.requests = self.requests.saturating_sub(other.requests);
+        self.prefill_tokens = self.prefill_tokens.saturating_sub(other.prefill_tokens);
+        self.decode_tokens = self.decode_tokens.saturating_sub(other.decode_tokens);
+    }
 }
 
 /// An eligible endpoint as a policy sees it.
@@ -35,6 +83,13 @@ pub struct Candidate {
     pub load: Load,
     /// Share of the KV cache in use, in thousandths, as last scraped; 0 if unknown.
     pub kv_usage_permille: u32,
+}
+
+impl Candidate {
+    /// The capacity weight, never 0.
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.weight.max(1))
+    }
 }
 
 /// Everything a policy may look at for one pick.
@@ -87,12 +142,15 @@ pub struct Ranking {
     pub bound: u64,
 }
 
-/// One routing algorithm.
-pub trait Policy {
+/// One routing algorithm, built for one pool.
+pub trait Policy: Send + Sync {
     /// The name in configuration, metrics and logs.
     fn name(&self) -> &'static str;
 
-    /// Whether the decision depends on the request's body.
+    /// Whether the decision, or the load that decisions are taken by, depends on the request's body.
+    ///
+    /// True for `consistent_hash`, whose keys may come from the body; whoever knows that they all come
+    /// from headers need not wait for it.
     fn reads_body(&self) -> bool;
 
     /// Ranks the candidates of `view`. `None` only if there are none.

@@ -1,0 +1,423 @@
+//! The plugin configuration: JSON in, validated [`Config`] out.
+//!
+//! Parsing happens in two steps. [`raw`] says which keys exist and of which type they are (serde,
+//! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
+//! error names the JSON path of the value and what would have been allowed.
+
+mod raw;
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::endpoint::{Endpoint, Pool};
+use crate::policy::spec::{LoadKind, Measure, PolicySpec};
+use crate::request::ScanOptions;
+use crate::tokens::TokenEstimator;
+
+/// Most endpoints that one configuration may name, over all pools.
+pub const MAX_ENDPOINTS: usize = 1_024;
+/// Most pools.
+pub const MAX_POOLS: usize = 64;
+/// Most virtual points an endpoint may have on a ring.
+pub const MAX_POINTS: u32 = 4_096;
+/// Most routing-key sources of one `consistent_hash` policy.
+pub const MAX_KEYS: usize = 8;
+
+/// Why a configuration was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// JSON path of the offending value, such as `pools[1].policy.load_factor`; `.` is the whole document.
+    pub path: String,
+    /// What is wrong with it, and what is allowed.
+    pub problem: String,
+}
+
+impl ConfigError {
+    fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { path: path.into(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.problem)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// How the chosen endpoint is handed to Envoy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SteeringMode {
+    /// Header `x-envoy-original-dst-host` on an `ORIGINAL_DST` cluster with `use_http_header`.
+    OriginalDst,
+    /// Filter state `envoy.network.transport_socket.original_dst_address`; no header at all.
+    FilterState,
+    /// Ranked list in `x-gateway-destination-endpoint`, for the `override_host` policy.
+    OverrideHost,
+}
+
+/// Where a `consistent_hash` policy looks for the routing key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A request header, by its lower-case name.
+    Header(String),
+    /// A cookie, by its name.
+    Cookie(String),
+    /// A parsed body field: index into [`ScanOptions::key_fields`].
+    Body(usize),
+}
+
+/// One pool: the endpoints, who may use it, and how it picks.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Unique name, shown in logs and decisions.
+    pub name: String,
+    /// Models and adapters routed here; empty means all that no other pool names.
+    pub models: Vec<String>,
+    /// The endpoints.
+    pub pool: Pool,
+    /// The algorithm.
+    pub policy: PolicySpec,
+    /// Key sources, first found wins; only `consistent_hash` has any.
+    pub keys: Vec<KeySource>,
+}
+
+/// When and from where engine metrics are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrapeConfig {
+    /// Envoy cluster that reaches an endpoint named by `x-envoy-original-dst-host`.
+    pub cluster: String,
+    /// Path of the engine's metrics.
+    pub path: String,
+    /// Time between two scrapes of one endpoint.
+    pub interval_ms: u64,
+    /// How long one scrape may take.
+    pub timeout_ms: u64,
+    /// Age at which a snapshot no longer counts.
+    pub stale_after_ms: u64,
+}
+
+/// Where a Decision is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Explain {
+    /// Response header `x-warmroute-decision`.
+    pub response_header: Toggle,
+    /// Filter state `wasm.warmroute`, for access logs.
+    pub log_field: Toggle,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Toggle {
+    /// Off, the default.
+    #[default]
+    Off,
+    /// On.
+    On,
+}
+
+/// What happens to requests that are not inference calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherPaths {
+    /// An endpoint is picked without looking at the body.
+    Pick,
+    /// The request passes untouched; the route must not need a destination.
+    Pass,
+}
+
+/// A valid configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How Envoy is told.
+    pub steering: SteeringMode,
+    /// At least one, each with at least one endpoint.
+    pub pools: Vec<PoolConfig>,
+    /// What the body scan keeps.
+    pub scan: ScanOptions,
+    /// How tokens are estimated.
+    pub tokens: TokenEstimator,
+    /// Most request bytes held back before a decision must be taken.
+    pub hold_max_bytes: u64,
+    /// How long a held request may wait for its first body callback.
+    pub watchdog_ms: u64,
+    /// Absent: no scraping.
+    pub scrape: Option<ScrapeConfig>,
+    /// Where Decisions are shown.
+    pub explain: Explain,
+    /// Requests that are not inference calls.
+    pub other_paths: OtherPaths,
+}
+
+impl Config {
+    /// Parses and validates a plugin configuration.
+    pub fn parse(json: &[u8]) -> Result<Self, ConfigError> {
+        let text = if json.iter().all(u8::is_ascii_whitespace) { b"{}".as_slice() } else { json };
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        let raw: raw::Config = serde_path_to_error::deserialize(&mut reader)
+            .map_err(|error| ConfigError::new(error.path().to_string(), error.inner().to_string()))?;
+        reader.end().map_err(|error| ConfigError::new(".", error.to_string()))?;
+        Self::validate(raw)
+    }
+
+    fn validate(raw: raw::Config) -> Result<Self, ConfigError> {
+        let raw::Config { steering, policy, endpoints, pools, prefix, tokens, hold, scrape, explain, other_paths } = raw;
+        let mut fields = Vec::new();
+        let pools = pools_of(policy, endpoints, pools, &mut fields)?;
+        let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
+            whole(path, value, default, lowest, highest)
+        };
+        let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
+        let tokens = TokenEstimator {
+            bytes_per_token_milli: thousandths("tokens.bytes_per_token", tokens.bytes_per_token, 4_000, 100, 100_000)?,
+            output_tokens: within("tokens.output_tokens", tokens.output_tokens, 256, 1, 1 << 24)?,
+            image_tokens: within("tokens.image_tokens", tokens.image_tokens, 1_024, 0, 1 << 24)?,
+        };
+        Ok(Self {
+            steering: match steering {
+                raw::Steering::OriginalDst => SteeringMode::OriginalDst,
+                raw::Steering::FilterState => SteeringMode::FilterState,
+                raw::Steering::OverrideHost => SteeringMode::OverrideHost,
+            },
+            pools,
+            scan: ScanOptions { prefix_bytes, block_bytes: 1_024, max_blocks: 0, key_fields: fields },
+            tokens,
+            hold_max_bytes: u64::from(within("hold.max_bytes", hold.max_bytes, 1_000_000, 1, 1 << 30)?),
+            watchdog_ms: u64::from(within("hold.watchdog_ms", hold.watchdog_ms, 250, 1, 60_000)?),
+            scrape: scrape.map(scrape_of).transpose()?,
+            explain: Explain { response_header: toggle(explain.response_header), log_field: toggle(explain.log_field) },
+            other_paths: match other_paths {
+                raw::OtherPaths::Pick => OtherPaths::Pick,
+                raw::OtherPaths::Pass => OtherPaths::Pass,
+            },
+        })
+    }
+}
+
+fn toggle(on: bool) -> Toggle {
+    if on { Toggle::On } else { Toggle::Off }
+}
+
+fn pools_of(
+    policy: Option<raw::Policy>,
+    endpoints: Option<Vec<raw::Endpoint>>,
+    pools: Option<Vec<raw::Pool>>,
+    fields: &mut Vec<String>,
+) -> Result<Vec<PoolConfig>, ConfigError> {
+    let pools = match (endpoints, pools) {
+        (Some(endpoints), None) => {
+            let (spec, keys) = policy_of("policy", policy.unwrap_or_default(), fields)?;
+            let pool = endpoints_of("endpoints", endpoints)?;
+            vec![PoolConfig { name: "default".into(), models: Vec::new(), pool, policy: spec, keys }]
+        }
+        (None, Some(pools)) => named_pools(&policy.unwrap_or_default(), pools, fields)?,
+        (Some(_), Some(_)) => {
+            return Err(ConfigError::new("pools", "give either `endpoints` (one pool) or `pools`, not both"));
+        }
+        (None, None) => {
+            return Err(ConfigError::new("endpoints", "missing: give `endpoints` (one pool) or `pools`"));
+        }
+    };
+    let named: usize = pools.iter().map(|pool| pool.pool.len()).sum();
+    if named > MAX_ENDPOINTS {
+        return Err(ConfigError::new("pools", format!("{named} endpoints; at most {MAX_ENDPOINTS} are allowed")));
+    }
+    Ok(pools)
+}
+
+fn named_pools(
+    default_policy: &raw::Policy,
+    pools: Vec<raw::Pool>,
+    fields: &mut Vec<String>,
+) -> Result<Vec<PoolConfig>, ConfigError> {
+    if pools.is_empty() || pools.len() > MAX_POOLS {
+        return Err(ConfigError::new("pools", format!("must hold between 1 and {MAX_POOLS} pools")));
+    }
+    let mut valid: Vec<PoolConfig> = Vec::with_capacity(pools.len());
+    for (index, raw) in pools.into_iter().enumerate() {
+        let path = format!("pools[{index}]");
+        if raw.name.is_empty() || valid.iter().any(|pool| pool.name == raw.name) {
+            return Err(ConfigError::new(format!("{path}.name"), "must be unique and not empty"));
+        }
+        for (at, model) in raw.models.iter().enumerate() {
+            if valid.iter().any(|pool| pool.models.contains(model)) {
+                let problem = format!("model `{model}` already belongs to another pool");
+                return Err(ConfigError::new(format!("{path}.models[{at}]"), problem));
+            }
+        }
+        let policy = raw.policy.unwrap_or_else(|| default_policy.clone());
+        let (policy, keys) = policy_of(&format!("{path}.policy"), policy, fields)?;
+        let pool = endpoints_of(&format!("{path}.endpoints"), raw.endpoints)?;
+        valid.push(PoolConfig { name: raw.name, models: raw.models, pool, policy, keys });
+    }
+    Ok(valid)
+}
+
+fn endpoints_of(path: &str, raw: Vec<raw::Endpoint>) -> Result<Pool, ConfigError> {
+    if raw.is_empty() {
+        return Err(ConfigError::new(path, "must name at least one endpoint"));
+    }
+    let mut endpoints = Vec::with_capacity(raw.len());
+    for (index, raw) in raw.into_iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let address: SocketAddr = raw.address.parse().map_err(|_| {
+            let problem =
+                format!("`{}` is not IP:port (IPv6 in brackets, as [::1]:8000; no host names)", raw.address);
+            ConfigError::new(format!("{path}.address"), problem)
+        })?;
+        if address.port() == 0 || address.ip().is_unspecified() {
+            return Err(ConfigError::new(format!("{path}.address"), format!("`{}` can't be connected to", raw.address)));
+        }
+        let mut endpoint = Endpoint::new(address);
+        endpoint.weight = whole(&format!("{path}.weight"), raw.weight, 1, 1, 10_000)?;
+        endpoint.models = raw.models;
+        endpoint.labels = raw.labels;
+        endpoints.push(endpoint);
+    }
+    Ok(Pool::new(endpoints))
+}
+
+fn policy_of(
+    path: &str,
+    raw: raw::Policy,
+    fields: &mut Vec<String>,
+) -> Result<(PolicySpec, Vec<KeySource>), ConfigError> {
+    use raw::PolicyName as Name;
+    let allowed: &[&str] = match raw.name {
+        Name::PowerOfTwo => &["load"],
+        Name::ConsistentHash => &["keys", "points"],
+        Name::PrefixHash => &["load_factor", "bound", "points"],
+        _ => &[],
+    };
+    if let Some(key) = raw.given().into_iter().find(|key| !allowed.contains(key)) {
+        let problem = match allowed {
+            [] => format!("`{}` takes no parameters", raw.name.as_str()),
+            keys => format!("`{}` has no such parameter; it takes `{}`", raw.name.as_str(), keys.join("`, `")),
+        };
+        return Err(ConfigError::new(format!("{path}.{key}"), problem));
+    }
+    let points = whole(&format!("{path}.points"), raw.points, 128, 1, MAX_POINTS)?;
+    let mut keys = Vec::new();
+    let spec = match raw.name {
+        Name::RoundRobin => PolicySpec::RoundRobin,
+        Name::Random => PolicySpec::Random,
+        Name::WeightedRoundRobin => PolicySpec::WeightedRoundRobin,
+        Name::LeastRequest => PolicySpec::LeastRequest,
+        Name::LeastOutstandingTokens => PolicySpec::LeastOutstandingTokens,
+        Name::PowerOfTwo => PolicySpec::PowerOfTwo {
+            load: match raw.load.unwrap_or(raw::LoadKind::Tokens) {
+                raw::LoadKind::Requests => LoadKind::Requests,
+                raw::LoadKind::Tokens => LoadKind::Tokens,
+                raw::LoadKind::Kv => LoadKind::Kv,
+            },
+        },
+        Name::ConsistentHash => {
+            keys = keys_of(&format!("{path}.keys"), raw.keys, fields)?;
+            PolicySpec::ConsistentHash { points }
+        }
+        Name::PrefixHash => PolicySpec::PrefixHash {
+            load_factor_permille: thousandths(&format!("{path}.load_factor"), raw.load_factor, 1_250, 1_000, 100_000)?,
+            bound: match raw.bound.unwrap_or(raw::Measure::Tokens) {
+                raw::Measure::Requests => Measure::Requests,
+                raw::Measure::Tokens => Measure::Tokens,
+            },
+            points,
+        },
+    };
+    Ok((spec, keys))
+}
+
+fn keys_of(
+    path: &str,
+    raw: Option<Vec<raw::Key>>,
+    fields: &mut Vec<String>,
+) -> Result<Vec<KeySource>, ConfigError> {
+    let raw = raw.unwrap_or_default();
+    if raw.is_empty() || raw.len() > MAX_KEYS {
+        let problem = format!("needs 1 to {MAX_KEYS} sources, such as [{{\"header\": \"x-session-id\"}}, {{\"body\": \"user\"}}]");
+        return Err(ConfigError::new(path, problem));
+    }
+    let mut keys = Vec::with_capacity(raw.len());
+    for (index, source) in raw.into_iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        keys.push(match (source.header, source.cookie, source.body) {
+            (Some(name), None, None) if is_token(&name) => KeySource::Header(name.to_ascii_lowercase()),
+            (None, Some(name), None) if is_token(&name) => KeySource::Cookie(name),
+            (None, None, Some(field)) => KeySource::Body(field_index(&path, field, fields)?),
+            _ => {
+                let problem = "must be exactly one of {\"header\": NAME}, {\"cookie\": NAME}, {\"body\": FIELD}";
+                return Err(ConfigError::new(path, problem));
+            }
+        });
+    }
+    Ok(keys)
+}
+
+/// Interns a body field, so that the scan looks for each field once however many pools want it.
+fn field_index(path: &str, field: String, fields: &mut Vec<String>) -> Result<usize, ConfigError> {
+    let steps = field.split('.').count();
+    if steps > 4 || field.split('.').any(str::is_empty) {
+        let problem = format!("`{field}` must be a field of the body such as `user` or `metadata.session_id`, at most 4 deep");
+        return Err(ConfigError::new(format!("{path}.body"), problem));
+    }
+    if let Some(known) = fields.iter().position(|known| *known == field) {
+        return Ok(known);
+    }
+    if fields.len() >= MAX_KEYS {
+        return Err(ConfigError::new(format!("{path}.body"), format!("at most {MAX_KEYS} different body fields")));
+    }
+    fields.push(field);
+    Ok(fields.len() - 1)
+}
+
+fn is_token(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;\\\"/[]?={}".contains(&byte))
+}
+
+fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
+    if raw.cluster.is_empty() {
+        return Err(ConfigError::new("scrape.cluster", "must name an Envoy cluster"));
+    }
+    let path = raw.path.unwrap_or_else(|| "/metrics".into());
+    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return Err(ConfigError::new("scrape.path", format!("`{path}` must be a path that starts with `/`")));
+    }
+    let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
+    let timeout_ms = whole("scrape.timeout_ms", raw.timeout_ms, interval_ms.min(800), 10, 60_000)?;
+    let stale_after_ms =
+        whole("scrape.stale_after_ms", raw.stale_after_ms, interval_ms.saturating_mul(5), 100, u32::MAX)?;
+    if stale_after_ms < interval_ms {
+        let problem = format!("must not be below scrape.interval_ms ({interval_ms})");
+        return Err(ConfigError::new("scrape.stale_after_ms", problem));
+    }
+    Ok(ScrapeConfig {
+        cluster: raw.cluster,
+        path,
+        interval_ms: u64::from(interval_ms),
+        timeout_ms: u64::from(timeout_ms),
+        stale_after_ms: u64::from(stale_after_ms),
+    })
+}
+
+fn whole(path: &str, value: Option<raw::Whole>, default: u32, lowest: u32, highest: u32) -> Result<u32, ConfigError> {
+    let value = value.map_or(u64::from(default), |whole| whole.0);
+    u32::try_from(value)
+        .ok()
+        .filter(|value| (lowest..=highest).contains(value))
+        .ok_or_else(|| ConfigError::new(path, format!("must be between {lowest} and {highest}, not {value}")))
+}
+
+/// A decimal figure kept as whole thousandths, so that decisions never depend on floating point.
+fn thousandths(path: &str, value: Option<f64>, default: u32, lowest: u32, highest: u32) -> Result<u32, ConfigError> {
+    let Some(value) = value else { return Ok(default) };
+    let scaled = (value * 1_000.0).round();
+    if scaled >= f64::from(lowest) && scaled <= f64::from(highest) {
+        // The range check makes the cast exact.
+        return Ok(scaled as u32);
+    }
+    let (lowest, highest) = (f64::from(lowest) / 1_000.0, f64::from(highest) / 1_000.0);
+    Err(ConfigError::new(path, format!("must be between {lowest} and {highest}, not {value}")))
+}
+
+#[cfg(test)]
+mod tests;

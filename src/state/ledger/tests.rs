@@ -1,0 +1,220 @@
+use super::*;
+use crate::state::memory::MemoryStore;
+use crate::state::{StoreError, Version};
+
+const POOL: u64 = 99;
+
+fn ids(count: u64) -> Vec<EndpointId> {
+    (1..=count).map(EndpointId).collect()
+}
+
+fn cost(prefill_tokens: u64, decode_tokens: u64) -> Load {
+    Load { requests: 1, prefill_tokens, decode_tokens }
+}
+
+fn least(loads: &[Load], _: u64) -> Option<usize> {
+    (0..loads.len()).min_by_key(|index| loads[*index].requests)
+}
+
+fn sum(totals: &BTreeMap<EndpointId, Load>) -> Load {
+    totals.values().fold(Load::default(), |sum, load| sum.plus(*load))
+}
+
+#[test]
+fn a2_every_vm_sees_what_the_others_reserved() {
+    let store = MemoryStore::new();
+    let mut vms: Vec<Ledger> = (1..=4).map(Ledger::new).collect();
+    let mut held = Vec::new();
+    for turn in 0..8 {
+        let reservation =
+            vms[turn % 4].reserve(&store, 1_000, POOL, &ids(8), cost(100, 10), least).unwrap();
+        held.push(reservation);
+    }
+    let totals = vms[0].totals(&store);
+    assert_eq!(totals.len(), 8);
+    assert!(totals.values().all(|load| *load == cost(100, 10)), "{totals:?}");
+    for (turn, reservation) in held.into_iter().enumerate() {
+        vms[turn % 4].release(&store, 1_001, reservation);
+    }
+    assert!(sum(&vms[3].totals(&store)).is_zero());
+}
+
+#[test]
+fn a5_prefill_is_released_before_the_rest() {
+    let store = MemoryStore::new();
+    let mut ledger = Ledger::new(1);
+    let mut reservation = ledger.reserve(&store, 0, POOL, &ids(1), cost(4_000, 50), least).unwrap();
+    ledger.release_prefill(&store, 1, &mut reservation);
+    ledger.release_prefill(&store, 2, &mut reservation);
+    assert_eq!(sum(&ledger.totals(&store)), cost(0, 50));
+    ledger.release(&store, 3, reservation);
+    assert!(sum(&ledger.totals(&store)).is_zero());
+}
+
+#[test]
+fn the_sequence_counts_picks_of_a_pool_across_vms() {
+    let store = MemoryStore::new();
+    let mut seen = Vec::new();
+    for turn in 0..6_u64 {
+        let pool = turn % 2;
+        let mut ledger = Ledger::new(turn + 1);
+        let reservation = ledger
+            .reserve(&store, 0, pool, &ids(2), cost(1, 1), |_, sequence| {
+                seen.push((pool, sequence));
+                Some(0)
+            })
+            .unwrap();
+        ledger.release(&store, 0, reservation);
+    }
+    assert_eq!(seen, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+}
+
+#[test]
+fn a_transfer_moves_what_is_held() {
+    let store = MemoryStore::new();
+    let mut ledger = Ledger::new(1);
+    let reservation = ledger.reserve(&store, 0, POOL, &ids(2), cost(7, 3), |_, _| Some(0)).unwrap();
+    // The endpoint that served may be one that no pick has named before.
+    let reservation = ledger.transfer(&store, 1, reservation, EndpointId(77));
+    let totals = ledger.totals(&store);
+    assert_eq!(totals[&EndpointId(77)], cost(7, 3));
+    assert!(totals[&EndpointId(1)].is_zero());
+    ledger.release(&store, 2, reservation);
+    assert!(sum(&ledger.totals(&store)).is_zero());
+}
+
+#[test]
+fn a_dead_vm_pins_its_load_no_longer_than_the_stated_time() {
+    let store = MemoryStore::new();
+    let mut dead = Ledger::new(1);
+    let mut alive = Ledger::new(2);
+    let lost = dead.reserve(&store, 0, POOL, &ids(2), cost(9, 9), least).unwrap();
+    let kept = alive.reserve(&store, 0, POOL, &ids(2), cost(5, 5), least).unwrap();
+    for now_ms in (500..=SLOT_TTL_MS).step_by(500) {
+        alive.tick(&store, now_ms);
+        assert_eq!(sum(&alive.totals(&store)).requests, 2, "at {now_ms}");
+    }
+    alive.tick(&store, SLOT_TTL_MS + 1);
+    assert_eq!(sum(&alive.totals(&store)), cost(5, 5));
+
+    // It was only slow: the next thing it does puts its row back.
+    dead.tick(&store, SLOT_TTL_MS + 2);
+    assert_eq!(sum(&alive.totals(&store)).requests, 2);
+    dead.release(&store, SLOT_TTL_MS + 3, lost);
+    alive.release(&store, SLOT_TTL_MS + 3, kept);
+    assert!(sum(&alive.totals(&store)).is_zero());
+}
+
+#[test]
+fn a_clock_that_is_set_back_pins_nothing() {
+    let store = MemoryStore::new();
+    let mut dead = Ledger::new(1);
+    let mut alive = Ledger::new(2);
+    let _lost = dead.reserve(&store, 100_000, POOL, &ids(2), cost(9, 9), least).unwrap();
+    let kept = alive.reserve(&store, 100_000, POOL, &ids(2), cost(5, 5), least).unwrap();
+    alive.tick(&store, 1_000);
+    assert_eq!(sum(&alive.totals(&store)), cost(5, 5));
+    alive.release(&store, 1_000, kept);
+    assert!(sum(&alive.totals(&store)).is_zero());
+}
+
+#[test]
+fn bytes_of_another_version_are_replaced() {
+    let store = MemoryStore::new();
+    store.put(KEY, b"something else entirely").unwrap();
+    let mut ledger = Ledger::new(1);
+    let reservation = ledger.reserve(&store, 0, POOL, &ids(3), cost(1, 1), least).unwrap();
+    assert_eq!(sum(&ledger.totals(&store)), cost(1, 1));
+    ledger.release(&store, 0, reservation);
+    assert!(sum(&ledger.totals(&store)).is_zero());
+}
+
+#[test]
+fn endpoints_without_load_make_room_for_new_ones() {
+    let store = MemoryStore::new();
+    let mut ledger = Ledger::new(1);
+    let mut held = Vec::new();
+    for start in (0..6_000_u64).step_by(500) {
+        let some: Vec<EndpointId> = (start..start + 500).map(EndpointId).collect();
+        held.push(ledger.reserve(&store, 0, POOL, &some, cost(1, 1), |_, _| Some(7)).unwrap());
+    }
+    let totals = ledger.totals(&store);
+    assert!(totals.len() <= table::MAX_ENDPOINTS);
+    assert_eq!(sum(&totals).requests, 12);
+    for reservation in held {
+        ledger.release(&store, 0, reservation);
+    }
+    assert!(sum(&ledger.totals(&store)).is_zero());
+}
+
+/// A store that refuses while `down`.
+#[derive(Default)]
+struct Flaky {
+    inner: MemoryStore,
+    down: std::cell::Cell<bool>,
+}
+
+impl Store for Flaky {
+    fn get(&self, key: &str) -> Option<(Vec<u8>, Version)> {
+        if self.down.get() { None } else { self.inner.get(key) }
+    }
+
+    fn replace(&self, key: &str, value: &[u8], expected: Version) -> Result<(), StoreError> {
+        if self.down.get() { Err(StoreError::Unavailable) } else { self.inner.replace(key, value, expected) }
+    }
+
+    fn put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        if self.down.get() { Err(StoreError::Unavailable) } else { self.inner.put(key, value) }
+    }
+}
+
+#[test]
+fn a_store_that_fails_stops_no_traffic_and_is_caught_up_with() {
+    let store = Flaky::default();
+    let mut ledger = Ledger::new(1);
+    let early = ledger.reserve(&store, 0, POOL, &ids(2), cost(4, 4), least).unwrap();
+    store.down.set(true);
+    let one = ledger.reserve(&store, 1, POOL, &ids(2), cost(1, 1), least).unwrap();
+    let two = ledger.reserve(&store, 1, POOL, &ids(2), cost(2, 2), least).unwrap();
+    assert_ne!(early.endpoint(), one.endpoint());
+    ledger.release(&store, 2, early);
+    store.down.set(false);
+    ledger.tick(&store, 3);
+    assert_eq!(sum(&ledger.totals(&store)), Load { requests: 2, prefill_tokens: 3, decode_tokens: 3 });
+    ledger.release(&store, 4, one);
+    ledger.release(&store, 4, two);
+    assert!(sum(&ledger.totals(&store)).is_zero());
+}
+
+#[test]
+fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
+    let store = MemoryStore::new();
+    std::thread::scope(|scope| {
+        for vm in 1..=4_u64 {
+            let store = &store;
+            scope.spawn(move || {
+                let mut ledger = Ledger::new(vm);
+                let mut held = std::collections::VecDeque::new();
+                for turn in 0..1_000_u64 {
+                    let reservation = ledger
+                        .reserve(store, turn, POOL, &ids(4), cost(10, 10), |loads, _| {
+                            let total: u32 = loads.iter().map(|load| load.requests).sum();
+                            (0..4).find(|index| loads[*index].requests <= total / 4)
+                        })
+                        .expect("somebody is at or below the mean");
+                    held.push_back(reservation);
+                    if held.len() > 5 {
+                        ledger.release(store, turn, held.pop_front().unwrap());
+                    }
+                    let totals = ledger.totals(store);
+                    assert!(totals.values().all(|load| load.requests <= 25), "{totals:?}");
+                }
+                for reservation in held {
+                    ledger.release(store, 1_000, reservation);
+                }
+            });
+        }
+    });
+    let reader = Ledger::new(9);
+    assert!(sum(&reader.totals(&store)).is_zero(), "{:?}", reader.totals(&store));
+}

@@ -1,0 +1,686 @@
+//! The routing policies against naive twins, and the field cases that the policies alone decide.
+
+use proptest::prelude::*;
+use warmroute::endpoint::{Endpoint, Pool};
+use warmroute::policy::{
+    self, Candidate, Load, LoadKind, MAX_CYCLE, Measure, Policy, PolicySpec, RANKED, Ranking,
+    Reason, Ring, View, bound, point, smooth_schedule,
+};
+
+/// A pool, what each endpoint carries, and the policy under test: the smallest balancer there is.
+struct Table {
+    pool: Pool,
+    policy: Box<dyn Policy>,
+    candidates: Vec<Candidate>,
+    sequence: u64,
+    random: u64,
+}
+
+impl Table {
+    fn new(spec: PolicySpec, weights: &[u32]) -> Self {
+        let pool = pool(weights);
+        let candidates = pool
+            .endpoints()
+            .iter()
+            .zip(0..)
+            .map(|(endpoint, index)| Candidate {
+                endpoint: index,
+                weight: endpoint.weight,
+                load: Load::default(),
+                kv_usage_permille: 0,
+            });
+        Self {
+            candidates: candidates.collect(),
+            policy: policy::build(&spec, &pool),
+            pool,
+            sequence: 0,
+            random: 0x5eed,
+        }
+    }
+
+    fn rank(&mut self, key: Option<u64>, cost: Load) -> Ranking {
+        self.random = mix(self.random);
+        let view = View {
+            pool: &self.pool,
+            candidates: &self.candidates,
+            key,
+            cost,
+            sequence: self.sequence,
+            random: self.random,
+        };
+        self.sequence += 1;
+        self.policy.rank(&view).unwrap()
+    }
+
+    /// Ranks and puts the cost on the first.
+    fn pick(&mut self, key: Option<u64>, cost: Load) -> u32 {
+        let first = self.rank(key, cost).endpoints[0];
+        let load = &mut self.at(first).load;
+        load.requests += cost.requests;
+        load.prefill_tokens += cost.prefill_tokens;
+        load.decode_tokens += cost.decode_tokens;
+        first
+    }
+
+    fn complete(&mut self, endpoint: u32, cost: Load) {
+        let load = &mut self.at(endpoint).load;
+        load.requests -= cost.requests;
+        load.prefill_tokens -= cost.prefill_tokens;
+        load.decode_tokens -= cost.decode_tokens;
+    }
+
+    fn at(&mut self, endpoint: u32) -> &mut Candidate {
+        self.candidates
+            .iter_mut()
+            .find(|candidate| candidate.endpoint == endpoint)
+            .unwrap()
+    }
+
+    fn busiest(&self) -> u32 {
+        self.candidates
+            .iter()
+            .map(|candidate| candidate.load.requests)
+            .max()
+            .unwrap()
+    }
+}
+
+fn mix(seed: u64) -> u64 {
+    xxhash_rust::xxh64::xxh64(&seed.to_le_bytes(), 1)
+}
+
+fn key(number: u64) -> u64 {
+    mix(number ^ 0xabcd_0000_0000)
+}
+
+fn address(index: usize) -> String {
+    format!(
+        "10.{}.{}.{}:8000",
+        index / 65536,
+        index / 256 % 256,
+        index % 256
+    )
+}
+
+fn pool(weights: &[u32]) -> Pool {
+    let endpoints = weights.iter().enumerate().map(|(index, &weight)| {
+        let mut endpoint = Endpoint::new(address(index).parse().unwrap());
+        endpoint.weight = weight;
+        endpoint
+    });
+    Pool::new(endpoints.collect())
+}
+
+const ONE: Load = Load {
+    requests: 1,
+    prefill_tokens: 100,
+    decode_tokens: 50,
+};
+
+const BY_REQUESTS: PolicySpec = PolicySpec::PrefixHash {
+    load_factor_permille: 1250,
+    bound: Measure::Requests,
+    points: 128,
+};
+const BY_TOKENS: PolicySpec = PolicySpec::PrefixHash {
+    load_factor_permille: 1250,
+    bound: Measure::Tokens,
+    points: 128,
+};
+
+const ALL: [PolicySpec; 11] = [
+    PolicySpec::RoundRobin,
+    PolicySpec::Random,
+    PolicySpec::WeightedRoundRobin,
+    PolicySpec::LeastRequest,
+    PolicySpec::LeastOutstandingTokens,
+    PolicySpec::PowerOfTwo {
+        load: LoadKind::Requests,
+    },
+    PolicySpec::PowerOfTwo {
+        load: LoadKind::Tokens,
+    },
+    PolicySpec::PowerOfTwo { load: LoadKind::Kv },
+    PolicySpec::ConsistentHash { points: 32 },
+    BY_REQUESTS,
+    BY_TOKENS,
+];
+
+// Field cases.
+
+#[test]
+fn a6_a_burst_between_scrapes_does_not_herd() {
+    for spec in [PolicySpec::LeastRequest, PolicySpec::LeastOutstandingTokens] {
+        let mut table = Table::new(spec, &[1; 8]);
+        for _ in 0..200 {
+            table.pick(None, ONE);
+        }
+        assert_eq!(table.busiest(), 25, "{spec:?}");
+    }
+}
+
+#[test]
+fn a2_as_many_requests_as_idle_endpoints_take_one_each() {
+    for spec in [PolicySpec::LeastRequest, PolicySpec::LeastOutstandingTokens] {
+        let mut table = Table::new(spec, &[1; 8]);
+        for _ in 0..8 {
+            table.pick(None, ONE);
+        }
+        assert_eq!(table.busiest(), 1, "{spec:?}");
+    }
+}
+
+#[test]
+fn h1_many_endpoints_few_requests_one_hot_prefix() {
+    let mut table = Table::new(BY_REQUESTS, &[1; 300]);
+    for number in 0..150u64 {
+        let key = if number % 4 == 0 { key(0) } else { key(number) };
+        let ranking = table.rank(Some(key), ONE);
+        assert!(ranking.bound >= 1);
+        let first = ranking.endpoints[0];
+        assert!(u64::from(table.at(first).load.requests) < ranking.bound);
+        table.at(first).load.requests += 1;
+    }
+    assert!(table.busiest() <= 3, "{}", table.busiest());
+}
+
+#[test]
+fn h3_a_point_is_the_hash_of_name_and_fixed_width_number() {
+    assert_ne!(point("pod1", 11), point("pod11", 1));
+    assert_eq!(
+        point("pod1", 11),
+        xxhash_rust::xxh64::xxh64(b"pod1\x0b\0\0\0", 0)
+    );
+}
+
+#[test]
+fn h7_requests_without_a_key_spread_by_load() {
+    for spec in [
+        PolicySpec::ConsistentHash { points: 128 },
+        BY_REQUESTS,
+        BY_TOKENS,
+    ] {
+        let mut table = Table::new(spec, &[1; 8]);
+        for _ in 0..200 {
+            assert_eq!(table.rank(None, ONE).reason, Reason::NoKey);
+            table.pick(None, ONE);
+        }
+        assert_eq!(table.busiest(), 25, "{spec:?}");
+    }
+}
+
+#[test]
+fn h7_requests_without_a_key_spread_when_all_is_idle() {
+    let mut table = Table::new(PolicySpec::ConsistentHash { points: 128 }, &[1; 4]);
+    let mut counts = [0; 4];
+    for _ in 0..200 {
+        counts[table.rank(None, ONE).endpoints[0] as usize] += 1;
+    }
+    assert!(counts.iter().all(|&count| count >= 25), "{counts:?}");
+}
+
+#[test]
+fn h7_distinct_keys_spread_and_one_key_stays() {
+    let mut table = Table::new(PolicySpec::ConsistentHash { points: 128 }, &[1; 8]);
+    let fixed = table.rank(Some(key(5)), ONE).endpoints[0];
+    for number in 0..200 {
+        table.pick(Some(key(number)), ONE);
+        let again = table.rank(Some(key(5)), ONE);
+        assert_eq!((again.endpoints[0], again.reason), (fixed, Reason::Home));
+    }
+    assert!(
+        table
+            .candidates
+            .iter()
+            .all(|candidate| candidate.load.requests >= 5),
+        "{:?}",
+        table.candidates
+    );
+    assert!(table.busiest() <= 50);
+}
+
+#[test]
+fn h10_equal_loads_are_not_always_the_first_ones() {
+    for spec in [
+        PolicySpec::LeastRequest,
+        PolicySpec::LeastOutstandingTokens,
+        PolicySpec::PowerOfTwo {
+            load: LoadKind::Requests,
+        },
+        PolicySpec::PowerOfTwo {
+            load: LoadKind::Tokens,
+        },
+        PolicySpec::PowerOfTwo { load: LoadKind::Kv },
+        BY_TOKENS,
+    ] {
+        let mut table = Table::new(spec, &[1; 2]);
+        let mut first = 0;
+        for _ in 0..450 {
+            let picked = table.pick(None, ONE);
+            first += u32::from(picked == 0);
+            table.complete(picked, ONE);
+        }
+        assert!((180..=270).contains(&first), "{spec:?} {first}");
+    }
+}
+
+#[test]
+fn h11_a_shared_prefix_does_not_fill_one_endpoint() {
+    for spec in [BY_REQUESTS, BY_TOKENS] {
+        let mut table = Table::new(spec, &[1; 2]);
+        for _ in 0..60 {
+            table.pick(Some(key(1)), ONE);
+        }
+        // ceil(1.25 × 60 / 2) for the last one; whole requests in the unit of tokens.
+        assert!(table.busiest() <= 38, "{spec:?} {}", table.busiest());
+    }
+}
+
+#[test]
+fn h14_a_new_endpoint_takes_about_its_share_and_nothing_else_moves() {
+    for ring in [Ring::new, Ring::weighted] {
+        let (ten, eleven) = (ring(&pool(&[1; 10]), 128), ring(&pool(&[1; 11]), 128));
+        let mut moved = 0;
+        for number in 0..10_000 {
+            let (before, after) = (
+                ten.walk(key(number)).next(),
+                eleven.walk(key(number)).next(),
+            );
+            if before != after {
+                assert_eq!(after, Some(10));
+                moved += 1;
+            }
+        }
+        assert!((700..1150).contains(&moved), "{moved}");
+    }
+}
+
+// Every policy.
+
+fn weights() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(1u32..20, 1..12)
+}
+
+fn load() -> impl Strategy<Value = Load> {
+    (0u32..5, 0u64..4, 0u64..4).prop_map(|(requests, prefill, decode)| Load {
+        requests,
+        prefill_tokens: prefill * 1000,
+        decode_tokens: decode * 100,
+    })
+}
+
+fn extreme_load() -> impl Strategy<Value = Load> {
+    let tokens = || prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>()];
+    (
+        prop_oneof![Just(0u32), Just(u32::MAX), any::<u32>()],
+        tokens(),
+        tokens(),
+    )
+        .prop_map(|(requests, prefill_tokens, decode_tokens)| Load {
+            requests,
+            prefill_tokens,
+            decode_tokens,
+        })
+}
+
+proptest! {
+    #[test]
+    fn a_ranking_names_eligible_endpoints_once(
+        which in 0..ALL.len(),
+        entries in prop::collection::vec((any::<u32>(), extreme_load(), any::<bool>(), any::<u32>()), 1..80),
+        key in any::<Option<u64>>(),
+        cost in extreme_load(),
+        sequence in any::<u64>(),
+        random in any::<u64>(),
+    ) {
+        let weights: Vec<u32> = entries.iter().map(|entry| entry.0).collect();
+        let table = Table::new(ALL[which], &weights);
+        let candidates: Vec<Candidate> = entries.iter().zip(0..).filter(|(entry, _)| entry.2)
+            .map(|(&(weight, load, _, kv_usage_permille), endpoint)| Candidate { endpoint, weight, load, kv_usage_permille })
+            .collect();
+        let view = View { pool: &table.pool, candidates: &candidates, key, cost, sequence, random };
+        let ranking = table.policy.rank(&view);
+        prop_assert_eq!(ranking.is_none(), candidates.is_empty());
+        if let Some(ranking) = ranking {
+            prop_assert_eq!(ranking.endpoints.len(), RANKED.min(candidates.len()));
+            let mut distinct = ranking.endpoints.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            prop_assert_eq!(distinct.len(), ranking.endpoints.len());
+            prop_assert!(distinct.iter().all(|index| candidates.iter().any(|candidate| candidate.endpoint == *index)));
+            prop_assert_eq!(table.policy.rank(&view), Some(ranking), "the same view, another answer");
+        }
+    }
+
+    #[test]
+    fn argmin_equals_the_naive_twin(loads in prop::collection::vec((load(), 1u32..4), 1..8), random in any::<u64>()) {
+        // 12 is a common multiple of the weights: whole numbers without any fraction.
+        let scaled = |amount: u64, weight: u32| amount * 12 / u64::from(weight);
+        for spec in [PolicySpec::LeastRequest, PolicySpec::LeastOutstandingTokens] {
+            let table = Table::new(spec, &vec![1; loads.len()]);
+            let candidates: Vec<Candidate> = loads.iter().zip(0..)
+                .map(|(&(load, weight), endpoint)| Candidate { endpoint, weight, load, kv_usage_permille: 0 })
+                .collect();
+            let measure = |endpoint: u32| {
+                let Candidate { load, weight, .. } = candidates[endpoint as usize];
+                let (requests, tokens) = (scaled(load.requests.into(), weight), scaled(load.tokens(), weight));
+                if spec == PolicySpec::LeastRequest { (requests, tokens) } else { (tokens, requests) }
+            };
+            let view = View { pool: &table.pool, candidates: &candidates, key: Some(1), cost: ONE, sequence: 0, random };
+            let ranked = table.policy.rank(&view).unwrap().endpoints;
+            let mut sorted: Vec<_> = (0..).take(loads.len()).map(measure).collect();
+            sorted.sort_unstable();
+            sorted.truncate(RANKED);
+            prop_assert_eq!(ranked.into_iter().map(measure).collect::<Vec<_>>(), sorted);
+        }
+    }
+
+    #[test]
+    fn the_better_of_two_is_never_the_worst_of_all(loads in prop::collection::vec(load(), 2..8), random in any::<u64>()) {
+        let mut table = Table::new(PolicySpec::PowerOfTwo { load: LoadKind::Tokens }, &vec![1; loads.len()]);
+        for (candidate, load) in table.candidates.iter_mut().zip(&loads) {
+            candidate.load = *load;
+        }
+        table.random = random;
+        let ranked = table.rank(None, ONE).endpoints;
+        let tokens = |index: u32| loads[index as usize].tokens();
+        prop_assert!(tokens(ranked[0]) <= tokens(ranked[1]));
+    }
+
+    #[test]
+    fn round_robin_takes_turns(count in 1usize..9, rounds in 1usize..5) {
+        let mut table = Table::new(PolicySpec::RoundRobin, &vec![1; count]);
+        for turn in 0..count * rounds {
+            let ranked = table.rank(None, ONE).endpoints;
+            let expected: Vec<u32> = (0..RANKED.min(count)).map(|ahead| ((turn + ahead) % count) as u32).collect();
+            prop_assert_eq!(ranked, expected);
+        }
+    }
+}
+
+// Smooth weighted round robin.
+
+/// The textbook: state in, state out, one pick at a time.
+struct Textbook {
+    weights: Vec<i64>,
+    current: Vec<i64>,
+}
+
+impl Textbook {
+    fn next(&mut self) -> usize {
+        let total: i64 = self.weights.iter().sum();
+        for (current, weight) in self.current.iter_mut().zip(&self.weights) {
+            *current += weight;
+        }
+        let largest = *self.current.iter().max().unwrap();
+        let picked = self
+            .current
+            .iter()
+            .position(|&current| current == largest)
+            .unwrap();
+        self.current[picked] -= total;
+        picked
+    }
+}
+
+#[test]
+fn smooth_weighted_round_robin_as_in_nginx() {
+    assert_eq!(smooth_schedule(&[5, 1, 1]), [0, 0, 1, 0, 2, 0, 0]);
+    assert_eq!(smooth_schedule(&[10, 2, 2]), [0, 0, 1, 0, 2, 0, 0]);
+    assert_eq!(smooth_schedule(&[7, 7, 7]), [0, 1, 2]);
+    assert_eq!(smooth_schedule(&[]), [] as [u32; 0]);
+}
+
+proptest! {
+    #[test]
+    fn weighted_round_robin_equals_the_textbook(weights in weights(), rounds in 1usize..3) {
+        let mut table = Table::new(PolicySpec::WeightedRoundRobin, &weights);
+        let mut textbook = Textbook {
+            weights: weights.iter().map(|&weight| weight.into()).collect(),
+            current: vec![0; weights.len()],
+        };
+        let cycle: u32 = weights.iter().sum();
+        for _ in 0..cycle as usize * rounds {
+            prop_assert_eq!(table.rank(None, ONE).endpoints[0] as usize, textbook.next());
+        }
+    }
+
+    #[test]
+    fn a_cycle_is_bounded_and_names_everybody(weights in prop::collection::vec(any::<u32>(), 1..1100)) {
+        let schedule = smooth_schedule(&weights);
+        prop_assert!(schedule.len() as u64 <= MAX_CYCLE.max(weights.len() as u64));
+        let mut named = schedule;
+        named.sort_unstable();
+        named.dedup();
+        prop_assert_eq!(named.len(), weights.len());
+    }
+}
+
+#[test]
+fn weights_too_large_for_a_cycle_keep_their_proportions() {
+    let schedule = smooth_schedule(&[1_000_003, 2_000_003, 4_000_037]);
+    let count = |which| schedule.iter().filter(|&&index| index == which).count() as f64;
+    assert!((count(1) / count(0) - 2.0).abs() < 0.02);
+    assert!((count(2) / count(0) - 4.0).abs() < 0.04);
+}
+
+#[test]
+fn random_draws_by_weight() {
+    let mut table = Table::new(PolicySpec::Random, &[1, 3]);
+    let heavy = (0..4000)
+        .filter(|_| table.rank(None, ONE).endpoints[0] == 1)
+        .count();
+    assert!((2850..3150).contains(&heavy), "{heavy}");
+}
+
+// The ring.
+
+/// Every point of every endpoint, sorted by distance clockwise from the key, then each endpoint once.
+fn naive_walk(pool: &Pool, points: u32, key: u64) -> Vec<u32> {
+    let mut all: Vec<(u64, u32)> = Vec::new();
+    for (endpoint, index) in pool.endpoints().iter().zip(0..) {
+        for number in 0..points {
+            let mut bytes = endpoint.address.to_string().into_bytes();
+            bytes.extend(number.to_le_bytes());
+            all.push((
+                xxhash_rust::xxh64::xxh64(&bytes, 0).wrapping_sub(key),
+                index,
+            ));
+        }
+    }
+    all.sort_unstable();
+    let mut order = Vec::new();
+    for (_, index) in all {
+        if !order.contains(&index) {
+            order.push(index);
+        }
+    }
+    order
+}
+
+proptest! {
+    #[test]
+    fn the_walk_equals_a_scan_over_all_points(count in 1usize..100, points in 1u32..8, key in any::<u64>()) {
+        let pool = pool(&vec![1; count]);
+        let walked: Vec<u32> = Ring::new(&pool, points).walk(key).collect();
+        prop_assert_eq!(walked, naive_walk(&pool, points, key));
+    }
+
+    #[test]
+    fn h14_who_leaves_moves_only_its_keys(leaving in 0usize..11, weights in prop::collection::vec(1u32..4, 11), seed in any::<u64>()) {
+        let all = pool(&weights);
+        let rest = Pool::new(all.endpoints().iter().enumerate()
+            .filter(|(index, _)| *index != leaving).map(|(_, endpoint)| endpoint.clone()).collect());
+        let name = |pool: &Pool, index: Option<u32>| pool.get(index.unwrap()).unwrap().address;
+        let (before, after) = (Ring::new(&all, 16), Ring::new(&rest, 16));
+        for number in 0..50 {
+            let key = key(seed ^ number);
+            let home = before.walk(key).next();
+            if home != Some(leaving as u32) {
+                prop_assert_eq!(name(&all, home), name(&rest, after.walk(key).next()));
+            }
+        }
+    }
+
+    #[test]
+    fn consistent_hash_is_the_walk_over_the_eligible(eligible in prop::collection::vec(any::<bool>(), 12), key in any::<u64>()) {
+        let mut table = Table::new(PolicySpec::ConsistentHash { points: 16 }, &[1; 12]);
+        table.candidates.retain(|candidate| eligible[candidate.endpoint as usize]);
+        prop_assume!(!table.candidates.is_empty());
+        let mut expected = naive_walk(&table.pool, 16, key);
+        expected.retain(|&index| eligible[index as usize]);
+        expected.truncate(RANKED);
+        prop_assert_eq!(table.rank(Some(key), ONE).endpoints, expected);
+    }
+}
+
+#[test]
+fn weights_shape_the_shares_of_consistent_hash() {
+    let mut table = Table::new(PolicySpec::ConsistentHash { points: 256 }, &[100, 300]);
+    let heavy = (0..10_000)
+        .filter(|&number| table.rank(Some(key(number)), ONE).endpoints[0] == 1)
+        .count();
+    assert!((7000..8000).contains(&heavy), "{heavy}");
+}
+
+// Bounded loads.
+
+#[test]
+fn the_bound_is_exact_at_its_edges() {
+    assert_eq!(bound(1250, 1, 300, 149, 1), 1);
+    assert_eq!(bound(1250, 1, 8, 63, 1), 10);
+    assert_eq!(bound(1250, 1, 8, 64, 1), 11);
+    assert_eq!(bound(1000, 1, 2, 9, 1), 5);
+    assert_eq!(bound(1000, 1, 2, 10, 1), 6);
+    assert_eq!(bound(1250, 3, 4, 0, 1000), 938);
+    assert_eq!(bound(0, 1, 2, 9, 0), 5);
+    assert_eq!(bound(1000, 1, 0, 0, 0), 1);
+    assert_eq!(bound(u32::MAX, u64::MAX, 1, u128::MAX, u64::MAX), u64::MAX);
+}
+
+/// One pick or one completion.
+#[derive(Clone, Debug)]
+enum Step {
+    Pick {
+        key: u64,
+        prefill_tokens: u64,
+        decode_tokens: u64,
+    },
+    Complete(prop::sample::Index),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0u64..4, 0u64..3000, 0u64..500).prop_map(|(number, prefill_tokens, decode_tokens)| Step::Pick {
+            key: key(number), prefill_tokens, decode_tokens,
+        }),
+        1 => any::<prop::sample::Index>().prop_map(Step::Complete),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_bound_is_never_passed_and_somebody_always_fits(
+        weights in weights(),
+        load_factor_permille in 1000u32..2000,
+        tokens in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let measure = if tokens { Measure::Tokens } else { Measure::Requests };
+        let mut table = Table::new(PolicySpec::PrefixHash { load_factor_permille, bound: measure, points: 8 }, &weights);
+        let capacities: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
+        let mut running: Vec<(u32, Load)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Complete(_) if running.is_empty() => {}
+                Step::Complete(index) => {
+                    let (endpoint, cost) = running.swap_remove(index.index(running.len()));
+                    table.complete(endpoint, cost);
+                }
+                Step::Pick { key, prefill_tokens, decode_tokens } => {
+                    let cost = Load { requests: 1, prefill_tokens, decode_tokens };
+                    let total: u128 = table.candidates.iter().map(|candidate| u128::from(measure.of(&candidate.load))).sum();
+                    // load < max(1, ceil(x / y)), in whole numbers: load = 0, or load × y < x.
+                    let fits = |candidate: &Candidate| {
+                        let load = u128::from(measure.of(&candidate.load));
+                        let after = total + u128::from(measure.of(&cost).max(1));
+                        load == 0 || load * capacities * 1000
+                            < u128::from(load_factor_permille) * u128::from(candidate.weight) * after
+                    };
+                    let order = naive_walk(&table.pool, 8, key);
+                    let (mut expected, beyond): (Vec<u32>, Vec<u32>) =
+                        order.iter().partition(|&&index| fits(&table.candidates[index as usize]));
+                    prop_assert!(!expected.is_empty(), "nobody fits");
+                    expected.extend(beyond);
+                    expected.truncate(RANKED);
+                    let ranking = table.rank(Some(key), cost);
+                    prop_assert_eq!(&ranking.endpoints, &expected);
+                    let first = ranking.endpoints[0];
+                    prop_assert_eq!(ranking.reason, if first == order[0] { Reason::Home } else { Reason::Overflow });
+                    let load = &mut table.at(first).load;
+                    load.requests += 1;
+                    load.prefill_tokens += prefill_tokens;
+                    load.decode_tokens += decode_tokens;
+                    if measure == Measure::Requests {
+                        prop_assert!(u64::from(load.requests) <= ranking.bound);
+                    }
+                    running.push((first, cost));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_fits_at_any_load(loads in prop::collection::vec((any::<u64>(), any::<u32>()), 1..40), factor in any::<u32>(), cost in any::<u64>()) {
+        let total = loads.iter().map(|&(load, _)| u128::from(load)).sum();
+        let capacities = loads.iter().map(|&(_, weight)| u64::from(weight.max(1))).sum();
+        let somebody = loads
+            .iter()
+            .any(|&(load, weight)| load < bound(factor, u64::from(weight.max(1)), capacities, total, cost));
+        prop_assert!(somebody);
+    }
+}
+
+#[test]
+fn a_prefix_stays_home_while_there_is_room() {
+    let mut table = Table::new(BY_REQUESTS, &[1; 4]);
+    let home = table.rank(Some(key(9)), ONE).endpoints[0];
+    for _ in 0..50 {
+        let picked = table.pick(Some(key(9)), ONE);
+        assert_eq!(picked, home);
+        table.complete(picked, ONE);
+    }
+    table.pick(Some(key(9)), ONE);
+    // ceil(1.25 × (1 + 1) / 4) = 1: the second has to go on.
+    let next = table.rank(Some(key(9)), ONE);
+    assert_eq!((next.reason, next.bound), (Reason::Overflow, 1));
+    assert_ne!(next.endpoints[0], home);
+    assert_eq!(next.endpoints[0], naive_walk(&table.pool, 128, key(9))[1]);
+}
+
+#[test]
+fn names_and_needs() {
+    let facts: Vec<(&str, bool)> = ALL
+        .iter()
+        .map(|spec| {
+            let policy = policy::build(spec, &pool(&[1]));
+            (policy.name(), policy.reads_body())
+        })
+        .collect();
+    assert_eq!(
+        facts,
+        [
+            ("round_robin", false),
+            ("random", false),
+            ("weighted_round_robin", false),
+            ("least_request", false),
+            ("least_outstanding_tokens", true),
+            ("power_of_two", false),
+            ("power_of_two", true),
+            ("power_of_two", false),
+            ("consistent_hash", true),
+            ("prefix_hash", true),
+            ("prefix_hash", true),
+        ]
+    );
+}
