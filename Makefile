@@ -1,0 +1,106 @@
+# Everything a checkout needs, from the tools to the figures. `make help` lists the targets.
+#
+# Needs cargo (rustup), bash, python3 >= 3.9 and node; what else is missing is fetched, into the
+# cache below and never into the system. Nothing asks anything.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: help build check test demo figures tools clean \
+        rust envoy wasm-bindgen python test-native test-wasm test-e2e test-readme
+
+export WARMROUTE_CACHE ?= $(HOME)/.cache/warmroute
+export WARMROUTE_PYTHON = $(WARMROUTE_CACHE)/python/bin/python
+OPENAI_VERSION := 3.57.0
+
+WASM_TARGET := wasm32-unknown-unknown
+WASM := target/$(WASM_TARGET)/release/warmroute.wasm
+# One version for the library and for the tool that runs its tests.
+WASM_BINDGEN_VERSION = $(shell sed -n '/^name = "wasm-bindgen"$$/{n;s/version = "\(.*\)"/\1/p;}' Cargo.lock)
+export WASM_BINDGEN_ROOT = $(WARMROUTE_CACHE)/wasm-bindgen-$(WASM_BINDGEN_VERSION)
+
+# Tests named e2e_* start a real Envoy; all others need nothing but cargo.
+TESTS := $(basename $(notdir $(wildcard tests/*.rs)))
+E2E_TESTS := $(filter e2e_%,$(TESTS))
+NATIVE_TESTS := $(filter-out e2e_%,$(TESTS))
+
+CARGO := cargo --quiet
+say = @printf '== %s\n'
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-10s %s\n", $$1, $$2}'
+
+build: rust ## the module for Envoy: target/wasm32-unknown-unknown/release/warmroute.wasm
+	$(say) 'building $(WASM)'
+	@CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='-C target-feature=+simd128' \
+	  $(CARGO) rustc --lib --release --target $(WASM_TARGET) --features filter --crate-type cdylib
+
+check: rust test-native ## format, lints, tests that need no Envoy, documentation
+	$(say) 'format and lints'
+	@$(CARGO) fmt --check
+	@$(CARGO) clippy --all-targets -- -D warnings
+	@$(CARGO) clippy --lib --target $(WASM_TARGET) --features filter -- -D warnings
+	$(say) 'documentation'
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib --target $(WASM_TARGET) --features filter
+
+test: check test-wasm test-e2e test-readme ## everything: check, the same tests in wasm, end to end on a real Envoy, the README's commands
+
+test-native: rust
+	$(say) 'unit and property tests'
+	@$(CARGO) test --lib --examples $(addprefix --test ,$(NATIVE_TESTS))
+	@$(CARGO) test --doc
+
+test-wasm: rust wasm-bindgen
+	$(say) 'core tests in wasm, under Node'
+	@command -v node >/dev/null || { echo 'node is missing: the wasm tests run under Node' >&2; exit 1; }
+	@tests/run-wasm.sh
+
+test-e2e: build envoy python
+	$(say) 'end to end, on a real Envoy'
+	@$(CARGO) test $(addprefix --test ,$(E2E_TESTS))
+
+test-readme: build envoy
+	$(say) 'the commands of the README'
+	@tests/run-readme.sh
+
+demo: build envoy ## a chat load through Envoy on four mock replicas, under each policy
+	@$(CARGO) run --release --example demo -- $(DEMO)
+
+figures: build envoy ## measures and prints `FIGURE name value` lines
+	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
+	@$(CARGO) run --release --example demo -- --policies round_robin,prefix_hash --figures
+
+tools: rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
+
+clean: ## removes target/ (the cache of tools stays: $WARMROUTE_CACHE, else ~/.cache/warmroute)
+	@$(CARGO) clean
+
+rust:
+	@command -v cargo >/dev/null || { echo 'cargo is missing: get it from https://rustup.rs' >&2; exit 1; }
+	@target_there() { [ -d "$$(rustc --print target-libdir --target $(WASM_TARGET) 2>/dev/null)" ]; }; \
+	if ! target_there; then \
+	  command -v rustup >/dev/null || { echo "the Rust target $(WASM_TARGET) is missing, and there is no rustup to fetch it" >&2; exit 1; }; \
+	  rustup toolchain install >/dev/null 2>&1 || true; \
+	  rustup target add $(WASM_TARGET) >/dev/null 2>&1 || true; \
+	  target_there || { echo "rustup cannot fetch the Rust target $(WASM_TARGET) (try: rustup target add $(WASM_TARGET))" >&2; exit 1; }; \
+	fi
+
+envoy:
+	@envoy/find-envoy.sh --install >/dev/null
+
+wasm-bindgen: rust
+	@if ! [ -x '$(WASM_BINDGEN_ROOT)/bin/wasm-bindgen-test-runner' ]; then \
+	  echo 'installing wasm-bindgen-cli $(WASM_BINDGEN_VERSION) (some minutes)'; \
+	  $(CARGO) install wasm-bindgen-cli --version '$(WASM_BINDGEN_VERSION)' --locked --root '$(WASM_BINDGEN_ROOT)' \
+	    || { echo 'cargo cannot install wasm-bindgen-cli $(WASM_BINDGEN_VERSION)' >&2; exit 1; }; \
+	fi
+
+python:
+	@if ! '$(WARMROUTE_PYTHON)' -c 'import openai, sys; sys.exit(openai.__version__ != "$(OPENAI_VERSION)")' 2>/dev/null; then \
+	  command -v python3 >/dev/null || { echo 'python3 is missing: a test drives Envoy with the openai client' >&2; exit 1; }; \
+	  echo 'installing the Python package openai $(OPENAI_VERSION)'; \
+	  python3 -m venv '$(WARMROUTE_CACHE)/python' && '$(WARMROUTE_PYTHON)' -m pip install --disable-pip-version-check --quiet 'openai==$(OPENAI_VERSION)' \
+	    || { echo 'pip cannot install openai $(OPENAI_VERSION)' >&2; exit 1; }; \
+	fi

@@ -1,0 +1,166 @@
+//! The first thing to run after a change: the shipped configurations carry a chat, in every steering
+//! mode, with one worker and with four, over HTTP/1.1 and HTTP/2.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::time::Duration;
+use support::client::{Call, HttpClient, Protocol};
+use support::config::Mode;
+use support::envoy::validate;
+use support::fleet::{Fleet, FleetOptions};
+
+/// Long enough for a busy machine; it is only spent if something is wrong.
+const SETTLE: Duration = Duration::from_secs(10);
+
+fn chat(stream: bool) -> Value {
+    json!({
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "You answer in one sentence."},
+            {"role": "user", "content": "Why is the sky blue?"}
+        ],
+        "max_tokens": 5,
+        "stream": stream,
+    })
+}
+
+async fn smoke(mode: Mode, workers: u32) {
+    let options = FleetOptions::new(mode, workers, 4)
+        .plugin(json!({ "explain": {"response_header": true, "log_field": true} }));
+    let mut fleet = Fleet::start(options).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        whole_answer(&fleet, &client).await;
+        streamed_answer(&fleet, &client).await;
+        steering_headers_are_ignored(&fleet, &client).await;
+    }
+    fleet.inflight_is_zero_within(SETTLE).await.unwrap();
+    let picks = fleet.stats().await.metric("warmroute_picks_total", &[]);
+    // Two chats and four with forged headers, per protocol.
+    assert_eq!(picks, 12.0);
+    assert!(fleet.envoy.is_running());
+}
+
+async fn whole_answer(fleet: &Fleet, client: &HttpClient) {
+    let answer = client.send(Call::chat(&chat(false))).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["object"], "chat.completion");
+    names_an_endpoint(fleet, &answer.header("x-warmroute-decision"));
+}
+
+async fn streamed_answer(fleet: &Fleet, client: &HttpClient) {
+    let answer = client.send(Call::chat(&chat(true))).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(
+        answer
+            .header("content-type")
+            .starts_with("text/event-stream")
+    );
+    assert!(
+        answer.text().ends_with("data: [DONE]\n\n"),
+        "{}",
+        answer.text()
+    );
+    names_an_endpoint(fleet, &answer.header("x-warmroute-decision"));
+}
+
+fn names_an_endpoint(fleet: &Fleet, decision: &str) {
+    let named = decision
+        .split(';')
+        .find_map(|field| field.strip_prefix("endpoint="));
+    let named = named.unwrap_or_else(|| panic!("no endpoint in decision {decision:?}"));
+    assert!(fleet.endpoints().iter().any(|e| e == named), "{decision:?}");
+}
+
+/// A client that names the admin port gets a replica's answer all the same.
+async fn steering_headers_are_ignored(fleet: &Fleet, client: &HttpClient) {
+    let admin = fleet.envoy.admin.to_string();
+    for header in [
+        "x-envoy-original-dst-host",
+        "x-gateway-destination-endpoint",
+    ] {
+        let call = Call::chat(&chat(false))
+            .header(header, &admin)
+            .header(header, &admin);
+        let answer = client.send(call).await.unwrap();
+        assert_eq!(
+            answer.json()["object"],
+            "chat.completion",
+            "{header}: {}",
+            answer.text()
+        );
+        // Without a body, and on a path that exists at the admin interface.
+        let answer = client
+            .send(Call::get("/server_info").header(header, &admin))
+            .await
+            .unwrap();
+        assert!(
+            !answer.text().contains("hot_restart_version"),
+            "{header}: {}",
+            answer.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn original_dst_with_one_worker() {
+    smoke(Mode::OriginalDst, 1).await;
+}
+
+#[tokio::test]
+async fn original_dst_with_four_workers() {
+    smoke(Mode::OriginalDst, 4).await;
+}
+
+#[tokio::test]
+async fn filter_state_with_one_worker() {
+    smoke(Mode::FilterState, 1).await;
+}
+
+#[tokio::test]
+async fn filter_state_with_four_workers() {
+    smoke(Mode::FilterState, 4).await;
+}
+
+#[tokio::test]
+async fn override_host_with_one_worker() {
+    smoke(Mode::OverrideHost, 1).await;
+}
+
+#[tokio::test]
+async fn override_host_with_four_workers() {
+    smoke(Mode::OverrideHost, 4).await;
+}
+
+#[tokio::test]
+async fn plain_envoy_carries_a_chat_too() {
+    let fleet = Fleet::start(FleetOptions::new(Mode::Plain, 1, 2)).await;
+    let answer = fleet
+        .client(Protocol::Http1)
+        .send(Call::chat(&chat(false)))
+        .await
+        .unwrap();
+    assert_eq!(answer.json()["object"], "chat.completion");
+}
+
+#[test]
+fn envoy_accepts_every_shipped_configuration() {
+    support::config::module().unwrap();
+    for mode in [
+        Mode::OriginalDst,
+        Mode::FilterState,
+        Mode::OverrideHost,
+        Mode::Plain,
+    ] {
+        if let Err(why) = validate(&mode.file()) {
+            panic!("{}: {why}", mode.file().display());
+        }
+    }
+}

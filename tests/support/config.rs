@@ -1,0 +1,170 @@
+//! Turns a shipped Envoy configuration into one for a test: other ports, endpoints and plugin
+//! configuration, everything else as shipped.
+
+use super::root;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// A shipped configuration, `envoy/*.yaml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The filter names the endpoint in a header of an ORIGINAL_DST cluster.
+    OriginalDst,
+    /// The filter names the endpoint in filter state.
+    FilterState,
+    /// The filter gives the cluster a ranked list.
+    OverrideHost,
+    /// Round robin without the filter.
+    Plain,
+}
+
+impl Mode {
+    /// The modes that have the filter.
+    pub const STEERING: [Self; 3] = [Self::OriginalDst, Self::FilterState, Self::OverrideHost];
+
+    /// The name in the plugin configuration, and of the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OriginalDst => "original_dst",
+            Self::FilterState => "filter_state",
+            Self::OverrideHost => "override_host",
+            Self::Plain => "plain",
+        }
+    }
+
+    /// The shipped file.
+    pub fn file(self) -> PathBuf {
+        root().join("envoy").join(format!("{}.yaml", self.name()))
+    }
+}
+
+/// An Envoy configuration that tests may change before Envoy reads it (as JSON).
+#[derive(Clone, Debug)]
+pub struct EnvoyConfig(pub Value);
+
+impl EnvoyConfig {
+    /// The shipped configuration of `mode`, on free ports.
+    pub fn shipped(mode: Mode) -> Result<Self, String> {
+        let file = mode.file();
+        let text =
+            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let mut config: Value =
+            serde_saphyr::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+        set(
+            &mut config,
+            "/admin/address/socket_address/port_value",
+            json!(0),
+        )?;
+        set(
+            &mut config,
+            "/static_resources/listeners/0/address/socket_address/port_value",
+            json!(0),
+        )?;
+        let mut config = Self(config);
+        if mode != Mode::Plain {
+            let module = module()?;
+            set(
+                config.wasm()?,
+                "/vm_config/code/local/filename",
+                json!(module.display().to_string()),
+            )?;
+        }
+        Ok(config)
+    }
+
+    /// Puts `endpoints` in place of the shipped ones, for Envoy's cluster and for the filter.
+    pub fn endpoints(mut self, endpoints: &[SocketAddr]) -> Result<Self, String> {
+        let members: Vec<Value> = endpoints
+            .iter()
+            .map(|e| {
+                let address = json!({"address": e.ip().to_string(), "port_value": e.port()});
+                json!({"endpoint": {"address": {"socket_address": address}}})
+            })
+            .collect();
+        let clusters = self.0.pointer_mut("/static_resources/clusters");
+        for cluster in clusters.and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(shipped) = cluster.pointer_mut("/load_assignment/endpoints/0/lb_endpoints")
+            {
+                *shipped = Value::Array(members.clone());
+            }
+        }
+        if self.wasm().is_err() {
+            return Ok(self);
+        }
+        let listed: Vec<Value> = endpoints
+            .iter()
+            .map(|e| json!({"address": e.to_string()}))
+            .collect();
+        self.plugin(&json!({ "endpoints": listed }))
+    }
+
+    /// Lays the keys of `changes` over the shipped plugin configuration; `null` removes a key.
+    pub fn plugin(mut self, changes: &Value) -> Result<Self, String> {
+        let changes = changes
+            .as_object()
+            .ok_or("plugin changes are no JSON object")?;
+        if changes.is_empty() {
+            return Ok(self);
+        }
+        let text = self
+            .wasm()?
+            .pointer_mut("/configuration/value")
+            .ok_or("the filter has no configuration")?;
+        let mut plugin: serde_json::Map<String, Value> =
+            serde_json::from_str(text.as_str().unwrap_or_default())
+                .map_err(|e| format!("shipped plugin configuration: {e}"))?;
+        for (key, value) in changes {
+            if value.is_null() {
+                plugin.remove(key);
+            } else {
+                plugin.insert(key.clone(), value.clone());
+            }
+        }
+        *text = Value::String(Value::Object(plugin).to_string());
+        Ok(self)
+    }
+
+    /// Replaces the whole plugin configuration by `text`, which need not be valid.
+    pub fn plugin_text(mut self, text: &str) -> Result<Self, String> {
+        set(self.wasm()?, "/configuration/value", json!(text))?;
+        Ok(self)
+    }
+
+    /// The `PluginConfig` of the filter.
+    pub fn wasm(&mut self) -> Result<&mut Value, String> {
+        let filters = self.0.pointer_mut(
+            "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters",
+        );
+        filters
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .find(|f| f.get("name").is_some_and(|name| name == "warmroute"))
+            .and_then(|f| f.pointer_mut("/typed_config/config"))
+            .ok_or_else(|| "the configuration has no filter called warmroute".to_owned())
+    }
+}
+
+/// Sets what is at `pointer`, which must be there.
+pub fn set(config: &mut Value, pointer: &str, value: Value) -> Result<(), String> {
+    let place = config
+        .pointer_mut(pointer)
+        .ok_or_else(|| format!("the Envoy configuration has nothing at {pointer}"))?;
+    *place = value;
+    Ok(())
+}
+
+/// The module under test: `$WARMROUTE_WASM`, else where `make build` puts it.
+pub fn module() -> Result<PathBuf, String> {
+    let built = Path::new("target/wasm32-unknown-unknown/release/warmroute.wasm");
+    let file = match std::env::var_os("WARMROUTE_WASM") {
+        Some(file) => PathBuf::from(file),
+        None => root().join(built),
+    };
+    if file.is_file() {
+        Ok(file)
+    } else {
+        Err(format!("{} is missing: run `make build`", file.display()))
+    }
+}
