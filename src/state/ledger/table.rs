@@ -238,18 +238,12 @@ impl Image {
     /// Gives each of `ids` a column. Past the limit, columns without load make room; an endpoint
     /// for which there is none stays without.
     pub(super) fn add_endpoints(&mut self, ids: &[EndpointId]) {
-        let missing = |endpoints: &[EndpointId]| -> Vec<EndpointId> {
-            ids.iter()
-                .copied()
-                .filter(|id| !endpoints.contains(id))
-                .collect()
-        };
-        if self.endpoints.len() + missing(&self.endpoints).len() > MAX_ENDPOINTS {
+        if self.endpoints.len().saturating_add(ids.len()) > MAX_ENDPOINTS {
             self.drop_idle_endpoints(ids);
         }
-        for id in missing(&self.endpoints) {
-            if self.endpoints.len() < MAX_ENDPOINTS {
-                self.endpoints.push(id);
+        for id in ids {
+            if !self.endpoints.contains(id) && self.endpoints.len() < MAX_ENDPOINTS {
+                self.endpoints.push(*id);
             }
         }
         for slot in &mut self.slots {
