@@ -8,3 +8,5 @@
 pub mod endpoint;
 pub mod policy;
 pub mod request;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod sim;
