@@ -9,3 +9,5 @@ pub mod endpoint;
 pub mod policy;
 pub mod request;
 pub mod scrape;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod sim;
