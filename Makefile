@@ -93,7 +93,7 @@ envoy:
 wasm-bindgen: rust
 	@if ! [ -x '$(WASM_BINDGEN_ROOT)/bin/wasm-bindgen-test-runner' ]; then \
 	  echo 'installing wasm-bindgen-cli $(WASM_BINDGEN_VERSION) (some minutes)'; \
-	  $(CARGO) install wasm-bindgen-cli --version '$(WASM_BINDGEN_VERSION)' --locked --root '$(WASM_BINDGEN_ROOT)' \
+	  $(CARGO) install wasm-bindgen-cli --debug --version '=$(WASM_BINDGEN_VERSION)' --root '$(WASM_BINDGEN_ROOT)' \
 	    || { echo 'cargo cannot install wasm-bindgen-cli $(WASM_BINDGEN_VERSION)' >&2; exit 1; }; \
 	fi
 

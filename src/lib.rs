@@ -14,6 +14,8 @@ pub mod prefix;
 pub mod request;
 pub mod scrape;
 pub mod session;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod sim;
 pub mod state;
 pub mod steer;
 pub mod tokens;

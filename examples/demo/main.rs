@@ -1,0 +1,97 @@
+//! `make demo`: a multi-turn chat load through a real Envoy with Warmroute on four mock replicas,
+//! under each policy in turn with fresh caches, and a table of what the clients saw.
+//!
+//! The replicas are the model of `warmroute::sim::replica` with its default profile (an 8B model on
+//! an L4), with all times shortened by one factor, and reported as the modelled hardware has them.
+#![allow(missing_docs)] // A program: its interface is `--help`.
+
+mod load;
+mod report;
+mod run;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A chat load through Envoy and Warmroute on mock replicas, under one policy after the other.
+#[derive(Parser, Debug)]
+#[command(name = "demo")]
+pub struct Args {
+    /// Policies to run, in this order.
+    #[arg(long, value_delimiter = ',', value_parser = run::POLICIES, default_values_t = run::POLICIES.map(String::from))]
+    pub policies: Vec<String>,
+    /// Chats under way at any time.
+    #[arg(long, default_value_t = 64)]
+    pub threads: u32,
+    /// Chats in all; each thread starts the next one when its last is over.
+    #[arg(long, default_value_t = 160)]
+    pub chats: u32,
+    /// Mean number of turns of a chat.
+    #[arg(long, default_value_t = load::MEAN_TURNS)]
+    pub turns: f64,
+    /// Replicas behind Envoy.
+    #[arg(long, default_value_t = 4)]
+    pub replicas: usize,
+    /// Envoy's workers.
+    #[arg(long, default_value_t = 2)]
+    pub workers: u32,
+    /// Seed of the load; the same for every policy.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How much faster than the modelled hardware everything runs.
+    #[arg(long, default_value_t = 5.0)]
+    pub speed: f64,
+    /// Writes the results here too, as JSON.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Prints `FIGURE name value` lines that compare prefix_hash with round_robin.
+    #[arg(long)]
+    pub figures: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(why) => return fail(&why.to_string()),
+    };
+    // Leaving the select drops the fleet, and with it Envoy.
+    let outcome = runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).map_err(|e| e.to_string())?;
+        tokio::select! {
+            outcome = demo(&args) => outcome.map(|()| ExitCode::SUCCESS),
+            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+            _ = terminated.recv() => Ok(ExitCode::from(143)),
+        }
+    });
+    outcome.unwrap_or_else(|why| fail(&why))
+}
+
+async fn demo(args: &Args) -> Result<(), String> {
+    let chats = load::chats(args.seed, args.chats, args.turns);
+    let mut results = Vec::new();
+    for policy in &args.policies {
+        results.push(run::policy(args, policy, &chats).await?);
+    }
+    println!("{}", report::table(&results));
+    println!("{}", report::legend(args));
+    if args.figures {
+        print!("{}", report::figures(&results)?);
+    }
+    if let Some(file) = &args.json {
+        let text = report::json(args, &results);
+        std::fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("demo: {why}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,114 @@
+//! The outcomes as a table, as JSON and as figures.
+
+use crate::Args;
+use crate::load::OUTPUT_TOKENS;
+use crate::run::Outcome;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, Table};
+use serde_json::json;
+
+/// A row for each policy.
+pub fn table(outcomes: &[Outcome]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
+        "policy",
+        "requests",
+        "errors",
+        "TTFT mean ms",
+        "p50",
+        "p99",
+        "cache hits",
+        "load skew",
+    ]);
+    for outcome in outcomes {
+        table.add_row([
+            outcome.policy.clone(),
+            outcome.requests.to_string(),
+            outcome.errors.to_string(),
+            format!("{:.0}", mean(&outcome.ttft_ms)),
+            format!("{:.0}", quantile(&outcome.ttft_ms, 0.5)),
+            format!("{:.0}", quantile(&outcome.ttft_ms, 0.99)),
+            format!("{:.1} %", outcome.hit_rate * 100.0),
+            format!("{:.2}", outcome.load_skew),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// What the columns are.
+pub fn legend(args: &Args) -> String {
+    format!(
+        "{} chats in {} threads, {OUTPUT_TOKENS} output tokens a turn, {} mock replicas (8B model, L4), \
+         {} Envoy workers, seed {}.\n\
+         Times are those of the modelled hardware; the run was {} times faster.\n\
+         cache hits: share of prompt tokens found in a prefix cache; \
+         load skew: prompt and output tokens of the busiest replica over the mean.",
+        args.chats, args.threads, args.replicas, args.workers, args.seed, args.speed
+    )
+}
+
+/// `FIGURE name value` lines.
+///
+/// # Errors
+/// One of the two policies was not run.
+pub fn figures(outcomes: &[Outcome]) -> Result<String, String> {
+    let of = |policy: &str| {
+        let found = outcomes.iter().find(|o| o.policy == policy);
+        found.ok_or_else(|| format!("--figures needs --policies with {policy}"))
+    };
+    let (ours, base) = (of("prefix_hash")?, of("round_robin")?);
+    let errors: usize = outcomes.iter().map(|o| o.errors).sum();
+    Ok([
+        (
+            "demo_ttft_ratio_prefix_hash_vs_round_robin",
+            mean(&ours.ttft_ms) / mean(&base.ttft_ms),
+        ),
+        ("demo_hit_rate_prefix_hash", ours.hit_rate),
+        (
+            "demo_hit_rate_ratio_prefix_hash_vs_round_robin",
+            ours.hit_rate / base.hit_rate,
+        ),
+        ("demo_errors", errors as f64),
+    ]
+    .map(|(name, value)| format!("FIGURE {name} {value:.3}\n"))
+    .concat())
+}
+
+/// Everything, for other programs.
+pub fn json(args: &Args, outcomes: &[Outcome]) -> String {
+    let rows: Vec<_> = outcomes
+        .iter()
+        .map(|o| {
+            json!({
+                "policy": o.policy,
+                "requests": o.requests,
+                "errors": o.errors,
+                "ttft_mean_ms": mean(&o.ttft_ms),
+                "ttft_p50_ms": quantile(&o.ttft_ms, 0.5),
+                "ttft_p99_ms": quantile(&o.ttft_ms, 0.99),
+                "hit_rate": o.hit_rate,
+                "load_skew": o.load_skew,
+                "elapsed_s": o.elapsed_s,
+            })
+        })
+        .collect();
+    let all = json!({
+        "threads": args.threads, "chats": args.chats, "turns": args.turns,
+        "replicas": args.replicas, "workers": args.workers, "seed": args.seed,
+        "speed": args.speed, "policies": rows,
+    });
+    format!("{all:#}\n")
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The nearest rank; `sorted` ascending.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}

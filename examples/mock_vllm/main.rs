@@ -1,0 +1,69 @@
+//! A mock vLLM replica on the command line.
+
+#[path = "server.rs"]
+mod server;
+
+use clap::{Parser, ValueEnum};
+use server::{Mock, MockOptions};
+use std::net::{IpAddr, SocketAddr};
+use warmroute::sim::replica::Profile;
+
+/// Answers as vLLM 0.32 does, in the time that a model of the engine says.
+#[derive(Parser)]
+struct Arguments {
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes any free one.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// Name of the served model.
+    #[arg(long, default_value = "tiny")]
+    model: String,
+    /// A LoRA adapter, served under its own name; may be repeated.
+    #[arg(long)]
+    adapter: Vec<String>,
+    /// Longest prompt and output together, in tokens.
+    #[arg(long, default_value_t = 131_072)]
+    max_model_len: u32,
+    /// What the replica can do.
+    #[arg(long, value_enum, default_value_t = Hardware::L4)]
+    profile: Hardware,
+    /// 1.0 is real time, 0.1 ten times faster.
+    #[arg(long, default_value_t = 1.0)]
+    time_scale: f64,
+    /// Blocks of KV cache, instead of the profile's.
+    #[arg(long)]
+    blocks: Option<u32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Hardware {
+    /// An 8B model on an NVIDIA L4.
+    L4,
+    /// Near-zero times.
+    Fast,
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let arguments = Arguments::parse();
+    let mut profile = match arguments.profile {
+        Hardware::L4 => Profile::default(),
+        Hardware::Fast => Profile::fast(),
+    };
+    profile.blocks = arguments.blocks.unwrap_or(profile.blocks);
+    let mock = Mock::start(MockOptions {
+        listen: SocketAddr::new(arguments.host, arguments.port),
+        model: arguments.model,
+        adapters: arguments.adapter,
+        max_model_len: arguments.max_model_len,
+        profile,
+        time_scale: arguments.time_scale,
+    })
+    .await?;
+    println!("mock replica ready on {}", mock.addr());
+    tokio::signal::ctrl_c().await?;
+    mock.stop().await;
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! A mock vLLM replica: answers as vLLM 0.32 does, in the time that the replica model says.
+//!
+//! Also included by tests and demos with `#[path]`; the `mod` lines below then resolve beside
+//! this file.
+#![allow(dead_code, missing_docs, unused_imports)] // Each includer uses a part of it.
+
+mod answer;
+mod call;
+mod conn;
+mod engine;
+mod faults;
+mod metrics;
+mod routes;
+mod stream;
+
+pub use faults::{Fault, FaultError, UsageFault};
+
+use call::Limits;
+use conn::{Connection, Resetter};
+use engine::{Engine, lock};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use metrics::Metrics;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+use warmroute::sim::replica::Profile;
+
+/// How many requests [`Mock::seen`] remembers.
+const SEEN_MOST: usize = 10_000;
+
+/// How a mock replica is set up.
+#[derive(Debug, Clone)]
+pub struct MockOptions {
+    /// Port 0 takes any free one.
+    pub listen: SocketAddr,
+    pub model: String,
+    /// LoRA adapters, served as models of their own.
+    pub adapters: Vec<String>,
+    pub max_model_len: u32,
+    pub profile: Profile,
+    /// 1.0 is real time, 0.1 ten times faster.
+    pub time_scale: f64,
+}
+
+impl Default for MockOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            model: "tiny".to_owned(),
+            adapters: Vec::new(),
+            max_model_len: 131_072,
+            profile: Profile::fast(),
+            time_scale: 1.0,
+        }
+    }
+}
+
+/// One request as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub method: String,
+    /// With the query.
+    pub path: String,
+    /// Names in lower case, in the order of arrival (repeated names stay together).
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub body_len: u64,
+    /// In lower-case hex.
+    pub body_sha256: String,
+}
+
+/// Sums over the inference requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Inference requests that arrived, whatever was answered.
+    pub requests: u64,
+    /// Those that are not answered in full, and whose client is still there.
+    pub in_flight: u64,
+    /// Of the requests whose prefill is done.
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub output_tokens: u64,
+}
+
+/// What all connections share.
+struct Shared {
+    address: SocketAddr,
+    limits: Limits,
+    profile: Profile,
+    time_scale: f64,
+    engine: Arc<Engine>,
+    metrics: Metrics,
+    faults: Mutex<Vec<Fault>>,
+    metrics_override: Mutex<Option<String>>,
+    seen: Mutex<VecDeque<Seen>>,
+    requests: AtomicU64,
+    in_flight: Arc<AtomicU64>,
+    /// Requests in the engine for each adapter.
+    adapters_active: Arc<Mutex<BTreeMap<String, u64>>>,
+    next_id: AtomicU64,
+}
+
+/// A running mock replica. Dropping it stops it without waiting.
+pub struct Mock {
+    shared: Arc<Shared>,
+    accept: JoinHandle<()>,
+    engine: JoinHandle<()>,
+}
+
+impl Mock {
+    /// Binds, and serves from then on.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn start(options: MockOptions) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(options.listen).await?;
+        let engine = Engine::new(options.profile.clone(), options.time_scale);
+        let most_tokens = u32::try_from(options.profile.capacity_tokens()).unwrap_or(u32::MAX);
+        let shared = Arc::new(Shared {
+            address: listener.local_addr()?,
+            limits: Limits {
+                model: options.model,
+                adapters: options.adapters,
+                max_model_len: options.max_model_len.min(most_tokens),
+                block_tokens: options.profile.block_tokens,
+            },
+            profile: options.profile,
+            time_scale: options.time_scale,
+            engine: Arc::clone(&engine),
+            metrics: Metrics::new(),
+            faults: Mutex::default(),
+            metrics_override: Mutex::default(),
+            seen: Mutex::default(),
+            requests: AtomicU64::new(0),
+            in_flight: Arc::default(),
+            adapters_active: Arc::default(),
+            next_id: AtomicU64::new(0),
+        });
+        let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        let engine = tokio::spawn(engine.run());
+        Ok(Self {
+            shared,
+            accept,
+            engine,
+        })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// The last 10,000 requests, oldest first, without those to `/mock/...`.
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.shared.seen).iter().cloned().collect()
+    }
+
+    pub fn totals(&self) -> Totals {
+        let gauges = self.shared.engine.gauges();
+        Totals {
+            requests: self.shared.requests.load(Ordering::Relaxed),
+            in_flight: self.shared.in_flight.load(Ordering::Relaxed),
+            prompt_tokens: gauges.prompt_tokens,
+            cached_tokens: gauges.cached_tokens,
+            output_tokens: gauges.generation_tokens,
+        }
+    }
+
+    /// What the replica model says of itself.
+    pub fn gauges(&self) -> warmroute::sim::replica::Gauges {
+        self.shared.engine.gauges()
+    }
+
+    /// Faults for every request from now on; those of a request's own header come on top.
+    pub fn set_faults(&self, faults: Vec<Fault>) {
+        *lock(&self.shared.faults) = faults;
+    }
+
+    /// Answers `/metrics` with this text, or with its own again.
+    pub fn set_metrics(&self, text: Option<String>) {
+        *lock(&self.shared.metrics_override) = text;
+    }
+
+    /// Closes the listener and all connections.
+    pub async fn stop(mut self) {
+        self.accept.abort();
+        self.engine.abort();
+        // Both end with "cancelled"; that they have ended is all we want to know.
+        let _ = (&mut self.accept).await;
+        let _ = (&mut self.engine).await;
+    }
+}
+
+impl Drop for Mock {
+    fn drop(&mut self) {
+        self.accept.abort();
+        self.engine.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Dropped with this task, and all connections with it.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((stream, _)) = accepted else {
+                    // Out of file descriptors, most likely: give others time to close.
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                    continue;
+                };
+                // Only latency is lost without it.
+                let _ = stream.set_nodelay(true);
+                connections.spawn(serve(stream, Arc::clone(&shared)));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
+    let resetter = Resetter::default();
+    let service = {
+        let resetter = resetter.clone();
+        service_fn(move |request: hyper::Request<Incoming>| {
+            routes::answer(Arc::clone(&shared), request, resetter.clone())
+        })
+    };
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new());
+    let io = TokioIo::new(Connection::new(stream, resetter.clone()));
+    let connection = builder.serve_connection(io, service);
+    tokio::select! {
+        // A connection that ends badly has ended all the same.
+        _ = connection => {}
+        () = resetter.wanted() => {}
+    }
+}
