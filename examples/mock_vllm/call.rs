@@ -68,12 +68,16 @@ impl ApiError {
 
     /// The wrong `content-type`.
     pub fn content_type() -> Self {
-        Self::validation(None, "Unsupported Media Type: Only 'application/json' is allowed")
+        Self::validation(
+            None,
+            "Unsupported Media Type: Only 'application/json' is allowed",
+        )
     }
 
     /// The engine is dead.
     pub fn engine_dead(status: u16) -> Self {
-        let message = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
+        let message =
+            "EngineCore encountered an issue. See stack trace (above) for the root cause.";
         Self {
             status,
             kind: "InternalServerError",
@@ -117,7 +121,7 @@ pub struct Call {
     pub output_tokens: u32,
     /// Prompts counted once each, however many choices.
     pub prompt_tokens: u32,
-    /// `temperature` and `top_p` as given, for the echo in `/v1/responses`.
+    /// As given; `/v1/responses` repeats it.
     pub instructions: Value,
 }
 
@@ -125,8 +129,16 @@ pub struct Call {
 pub fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|error| {
         let line = error.line().saturating_sub(1);
-        let before: usize = body.split_inclusive(|byte| *byte == b'\n').take(line).map(<[u8]>::len).sum();
-        let column = if error.is_eof() { error.column() } else { error.column().saturating_sub(1) };
+        let before: usize = body
+            .split_inclusive(|byte| *byte == b'\n')
+            .take(line)
+            .map(<[u8]>::len)
+            .sum();
+        let column = if error.is_eof() {
+            error.column()
+        } else {
+            error.column().saturating_sub(1)
+        };
         let param = format!("body.{}", before.saturating_add(column));
         let detail = format!(
             "{{'type': 'json_invalid', 'loc': '{param}', 'msg': 'JSON decode error', \
@@ -165,9 +177,15 @@ impl Call {
             _ => vec![chat_text(api, &body)],
         };
         let output_tokens = output_tokens(&texts, output, limits)?;
-        let choices = body.get("n").and_then(Value::as_u64).unwrap_or(1).clamp(1, 128) as usize;
-        let once: Vec<Prompt> =
-            texts.iter().map(|text| Prompt::new(seed, text, limits.block_tokens)).collect();
+        let choices = body
+            .get("n")
+            .and_then(Value::as_u64)
+            .unwrap_or(1)
+            .clamp(1, 128) as usize;
+        let once: Vec<Prompt> = texts
+            .iter()
+            .map(|text| Prompt::new(seed, text, limits.block_tokens))
+            .collect();
         let prompt_tokens = once.iter().map(|prompt| prompt.tokens).sum();
         let prompts = once
             .into_iter()
@@ -180,7 +198,9 @@ impl Call {
             model,
             stream: flag(body.get("stream")),
             include_usage: flag(options.and_then(|options| options.get("include_usage"))),
-            continuous_usage: flag(options.and_then(|options| options.get("continuous_usage_stats"))),
+            continuous_usage: flag(
+                options.and_then(|options| options.get("continuous_usage_stats")),
+            ),
             prompts,
             output_tokens,
             prompt_tokens,
@@ -199,7 +219,9 @@ pub fn count_tokens(body: &Value) -> u32 {
 }
 
 fn tokens_of(text: &[u8]) -> u32 {
-    u32::try_from(text.len().div_ceil(BYTES_PER_TOKEN)).unwrap_or(u32::MAX).max(1)
+    u32::try_from(text.len().div_ceil(BYTES_PER_TOKEN))
+        .unwrap_or(u32::MAX)
+        .max(1)
 }
 
 impl Prompt {
@@ -212,16 +234,25 @@ impl Prompt {
                 parent
             })
             .collect();
-        Self { tokens: tokens_of(text), chain }
+        Self {
+            tokens: tokens_of(text),
+            chain,
+        }
     }
 }
 
 fn chain_seed(model: &str, salt: Option<&str>) -> u64 {
-    xxh64(salt.unwrap_or_default().as_bytes(), xxh64(model.as_bytes(), 0))
+    xxh64(
+        salt.unwrap_or_default().as_bytes(),
+        xxh64(model.as_bytes(), 0),
+    )
 }
 
 fn served_model(body: &Value, limits: &Limits) -> Result<String, ApiError> {
-    let Some(model) = body.get("model").and_then(Value::as_str).filter(|name| !name.is_empty())
+    let Some(model) = body
+        .get("model")
+        .and_then(Value::as_str)
+        .filter(|name| !name.is_empty())
     else {
         return Ok(limits.model.clone());
     };
@@ -271,7 +302,9 @@ fn output_tokens(texts: &[Vec<u8>], asked: Option<u64>, limits: &Limits) -> Resu
 /// The prompts of `/v1/completions`: a string, ids, or an array of either.
 fn raw_prompts(body: &Value) -> Vec<Vec<u8>> {
     let ids = |ids: &[Value]| -> Vec<u8> {
-        ids.iter().flat_map(|id| (id.as_u64().unwrap_or(0) as u32).to_le_bytes()).collect()
+        ids.iter()
+            .flat_map(|id| (id.as_u64().unwrap_or(0) as u32).to_le_bytes())
+            .collect()
     };
     let prompts = match body.get("prompt") {
         Some(Value::String(text)) => vec![text.clone().into_bytes()],
@@ -285,7 +318,11 @@ fn raw_prompts(body: &Value) -> Vec<Vec<u8>> {
             .collect(),
         _ => vec![Vec::new()],
     };
-    if prompts.is_empty() { vec![Vec::new()] } else { prompts }
+    if prompts.is_empty() {
+        vec![Vec::new()]
+    } else {
+        prompts
+    }
 }
 
 /// What the chat template makes of a request.
@@ -303,7 +340,11 @@ fn chat_text(api: Api, body: &Value) -> Vec<u8> {
             add_content(&mut text, content);
         }
     }
-    let messages = body.get(if api == Api::Responses { "input" } else { "messages" });
+    let messages = body.get(if api == Api::Responses {
+        "input"
+    } else {
+        "messages"
+    });
     match messages {
         Some(Value::Array(messages)) => {
             for message in messages {
@@ -323,7 +364,10 @@ fn add_user(text: &mut Vec<u8>, content: &Value) {
 }
 
 fn add_message(text: &mut Vec<u8>, message: &Value) {
-    let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
+    let role = message
+        .get("role")
+        .and_then(Value::as_str)
+        .unwrap_or("user");
     text.extend_from_slice(b"<|");
     text.extend_from_slice(role.as_bytes());
     text.extend_from_slice(b"|>\n");
@@ -367,10 +411,18 @@ fn add_part(text: &mut Vec<u8>, part: &Value) {
         return;
     }
     let rendered = part.to_string();
-    let is_image = part.get("type").and_then(Value::as_str).is_some_and(|kind| kind.contains("image"));
+    let is_image = part
+        .get("type")
+        .and_then(Value::as_str)
+        .is_some_and(|kind| kind.contains("image"));
     if is_image {
         let mark = xxh64(rendered.as_bytes(), 0).to_le_bytes();
-        text.extend(mark.iter().copied().cycle().take(IMAGE_TOKENS * BYTES_PER_TOKEN));
+        text.extend(
+            mark.iter()
+                .copied()
+                .cycle()
+                .take(IMAGE_TOKENS * BYTES_PER_TOKEN),
+        );
     } else {
         text.extend_from_slice(rendered.as_bytes());
     }

@@ -127,7 +127,13 @@ impl Engine {
         state.next_id += 1;
         let before_us = state.replica.next_event_us();
         let now_us = self.now_us(&mut state, Duration::ZERO);
-        let job = Job { id, chain, prompt_tokens, output_tokens, detail };
+        let job = Job {
+            id,
+            chain,
+            prompt_tokens,
+            output_tokens,
+            detail,
+        };
         state.replica.submit(now_us, job)?;
         lock(&waiter.progress).submitted_us = now_us;
         state.waiters.insert(id, Arc::clone(&waiter));
@@ -181,16 +187,28 @@ impl Engine {
 
     fn advance(&self, state: &mut State) {
         let now_us = self.now_us(state, SLACK);
-        let State { replica, waiters, events, .. } = state;
+        let State {
+            replica,
+            waiters,
+            events,
+            ..
+        } = state;
         replica.advance(now_us, events);
         for event in events.drain(..) {
             let (Event::FirstToken { id, .. }
             | Event::Token { id, .. }
             | Event::Finished { id, .. }) = event;
-            let Some(waiter) = waiters.get(&id) else { continue };
+            let Some(waiter) = waiters.get(&id) else {
+                continue;
+            };
             let mut progress = lock(&waiter.progress);
             match event {
-                Event::FirstToken { at_us, admitted_us, cached_tokens, .. } => {
+                Event::FirstToken {
+                    at_us,
+                    admitted_us,
+                    cached_tokens,
+                    ..
+                } => {
                     progress.tokens = 1;
                     progress.cached_tokens = cached_tokens;
                     progress.first_us = at_us;

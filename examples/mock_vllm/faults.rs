@@ -60,7 +60,11 @@ impl std::error::Error for FaultError {}
 impl Fault {
     /// Reads a list of faults; blank text is an empty list.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, FaultError> {
-        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(Self::parse).collect()
+        text.split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+            .map(Self::parse)
+            .collect()
     }
 
     fn parse(item: &str) -> Result<Self, FaultError> {
@@ -69,7 +73,11 @@ impl Fault {
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| bad());
         let status = || {
             let code = value.trim().parse::<u16>().map_err(|_| bad())?;
-            if (200..600).contains(&code) { Ok(code) } else { Err(bad()) }
+            if (200..600).contains(&code) {
+                Ok(code)
+            } else {
+                Err(bad())
+            }
         };
         Ok(match kind.trim() {
             "status" => Self::Status(status()?),
@@ -77,9 +85,9 @@ impl Fault {
             "delay-headers" => Self::DelayHeaders(number(value)?.into()),
             "delay-first" => Self::DelayFirst(number(value)?.into()),
             "reset" if value.trim() == "headers" => Self::ResetHeaders,
-            "reset" => {
-                Self::ResetAfter(number(value.trim().strip_prefix("after:").ok_or_else(bad)?)?)
-            }
+            "reset" => Self::ResetAfter(number(
+                value.trim().strip_prefix("after:").ok_or_else(bad)?,
+            )?),
             "stall" => Self::Stall(number(value)?),
             "error-in-stream" => Self::ErrorInStream(status()?),
             "json-error" if value.is_empty() => Self::JsonError,

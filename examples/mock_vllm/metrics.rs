@@ -11,8 +11,10 @@ use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 use warmroute::sim::replica::{Gauges, Profile};
 
-const TEMPLATE: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vllm-0.32.0/metrics_idle.body"));
+const TEMPLATE: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/vllm-0.32.0/metrics_idle.body"
+));
 
 /// One request that is done, for the histograms.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,13 +46,19 @@ impl Histogram {
             for (bits, count) in coarse {
                 let value = f64::from_bits(bits);
                 let unit = 10f64.powi(value.max(1e-9).log10().floor() as i32 - 2);
-                *self.buckets.entry(((value / unit).round() * unit).to_bits()).or_default() += count;
+                *self
+                    .buckets
+                    .entry(((value / unit).round() * unit).to_bits())
+                    .or_default() += count;
             }
         }
     }
 
     fn below(&self, bound: f64) -> u64 {
-        self.buckets.range(..=bound.max(0.0).to_bits()).map(|(_, count)| count).sum()
+        self.buckets
+            .range(..=bound.max(0.0).to_bits())
+            .map(|(_, count)| count)
+            .sum()
     }
 }
 
@@ -75,7 +83,9 @@ pub struct Adapters {
 }
 
 fn unix_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
 }
 
 impl Metrics {
@@ -93,16 +103,31 @@ impl Metrics {
         let prefill_s = (done.first_token_s - done.queue_s).max(0.0);
         for (family, value) in [
             ("vllm:request_prompt_tokens", f64::from(done.prompt_tokens)),
-            ("vllm:request_generation_tokens", f64::from(done.output_tokens)),
-            ("vllm:request_max_num_generation_tokens", f64::from(done.output_tokens)),
-            ("vllm:request_params_max_tokens", f64::from(done.output_tokens)),
+            (
+                "vllm:request_generation_tokens",
+                f64::from(done.output_tokens),
+            ),
+            (
+                "vllm:request_max_num_generation_tokens",
+                f64::from(done.output_tokens),
+            ),
+            (
+                "vllm:request_params_max_tokens",
+                f64::from(done.output_tokens),
+            ),
             ("vllm:request_params_n", 1.0),
             ("vllm:time_to_first_token_seconds", done.first_token_s),
             ("vllm:inter_token_latency_seconds", decode_s / decodes),
-            ("vllm:request_time_per_output_token_seconds", decode_s / decodes),
+            (
+                "vllm:request_time_per_output_token_seconds",
+                decode_s / decodes,
+            ),
             ("vllm:e2e_request_latency_seconds", done.total_s),
             ("vllm:request_queue_time_seconds", done.queue_s),
-            ("vllm:request_inference_time_seconds", (done.total_s - done.queue_s).max(0.0)),
+            (
+                "vllm:request_inference_time_seconds",
+                (done.total_s - done.queue_s).max(0.0),
+            ),
             ("vllm:request_prefill_time_seconds", prefill_s),
             ("vllm:request_decode_time_seconds", decode_s),
             ("vllm:request_num_preemptions", 0.0),
@@ -122,7 +147,13 @@ impl Metrics {
     }
 
     /// The page.
-    pub fn page(&self, gauges: &Gauges, adapters: &Adapters, limits: &Limits, profile: &Profile) -> String {
+    pub fn page(
+        &self,
+        gauges: &Gauges,
+        adapters: &Adapters,
+        limits: &Limits,
+        profile: &Profile,
+    ) -> String {
         let inner = lock(&self.inner);
         let mut page = String::with_capacity(TEMPLATE.len() + 1_024);
         for line in TEMPLATE.lines() {
@@ -132,9 +163,11 @@ impl Metrics {
                 inner.own_samples(line, adapters, limits, &mut page);
                 continue;
             }
-            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            if name.starts_with("http_") || name == "vllm:lora_requests_info" {
+            if name == "vllm:lora_requests_info" {
                 continue;
             }
             let series = own_labels(series, name, limits, profile);
@@ -150,14 +183,20 @@ impl Metrics {
 impl Inner {
     /// Samples of the families whose label values are ours.
     fn own_samples(&self, line: &str, adapters: &Adapters, limits: &Limits, page: &mut String) {
-        let Some(family) = line.strip_prefix("# TYPE ").and_then(|line| line.split(' ').next())
+        let Some(family) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|line| line.split(' ').next())
         else {
             return;
         };
         let _ = match family {
             "vllm:lora_requests_info" if !limits.adapters.is_empty() => {
                 let join = |names: &BTreeSet<String>| {
-                    names.iter().map(String::as_str).collect::<Vec<_>>().join(",")
+                    names
+                        .iter()
+                        .map(String::as_str)
+                        .collect::<Vec<_>>()
+                        .join(",")
                 };
                 writeln!(
                     page,
@@ -190,7 +229,9 @@ impl Inner {
             "process_start_time_seconds" => Some(self.started_s),
             "vllm:num_requests_running" => count(gauges.running.into()),
             "vllm:num_requests_waiting" => count(gauges.waiting.into()),
-            "vllm:num_requests_waiting_by_reason" if has("capacity") => count(gauges.waiting.into()),
+            "vllm:num_requests_waiting_by_reason" if has("capacity") => {
+                count(gauges.waiting.into())
+            }
             "vllm:kv_cache_usage_perc" => Some(gauges.kv_usage),
             "vllm:prefix_cache_queries_total" => count(gauges.prefix_queries_tokens),
             "vllm:prefix_cache_hits_total" => count(gauges.prefix_hits_tokens),
@@ -198,8 +239,12 @@ impl Inner {
             "vllm:prompt_tokens_total" => count(gauges.prompt_tokens),
             "vllm:prompt_tokens_cached_total" => count(gauges.cached_tokens),
             "vllm:prompt_tokens_by_source_total" if has("local_compute") => count(computed),
-            "vllm:prompt_tokens_by_source_total" if has("local_cache_hit") => count(gauges.cached_tokens),
-            "vllm:prompt_tokens_cached_by_source_total" if has("device") => count(gauges.cached_tokens),
+            "vllm:prompt_tokens_by_source_total" if has("local_cache_hit") => {
+                count(gauges.cached_tokens)
+            }
+            "vllm:prompt_tokens_cached_by_source_total" if has("device") => {
+                count(gauges.cached_tokens)
+            }
             "vllm:generation_tokens_total" => count(gauges.generation_tokens),
             "vllm:request_success_total" if has("length") => count(gauges.finished),
             "vllm:request_success_total" if has("abort") => count(gauges.aborted),
@@ -215,7 +260,11 @@ impl Inner {
             "count" => Some(histogram.count as f64),
             "bucket" => {
                 let bound = labels.split("le=\"").nth(1)?.split('"').next()?;
-                let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse().ok()? };
+                let bound = if bound == "+Inf" {
+                    f64::INFINITY
+                } else {
+                    bound.parse().ok()?
+                };
                 Some(histogram.below(bound) as f64)
             }
             _ => None,
@@ -224,7 +273,9 @@ impl Inner {
 
     /// What the recorded page says where it says something constant, else zero.
     fn template_value(&self, name: &str, recorded: &str) -> f64 {
-        let constant = name.ends_with("_info") || name.starts_with("python_") || name.starts_with("process_")
+        let constant = name.ends_with("_info")
+            || name.starts_with("python_")
+            || name.starts_with("process_")
             || name == "vllm:engine_sleep_state";
         if constant {
             recorded.parse().unwrap_or(0.0)
@@ -238,11 +289,17 @@ impl Inner {
 
 /// The labels with our model and cache in them.
 fn own_labels(series: &str, name: &str, limits: &Limits, profile: &Profile) -> String {
-    let mut series = series.replace("model_name=\"tiny\"", &format!("model_name=\"{}\"", limits.model));
+    let mut series = series.replace(
+        "model_name=\"tiny\"",
+        &format!("model_name=\"{}\"", limits.model),
+    );
     if name == "vllm:cache_config_info" {
         for (label, value) in [
             ("block_size", u64::from(profile.block_tokens)),
-            ("effective_attention_block_size", u64::from(profile.block_tokens)),
+            (
+                "effective_attention_block_size",
+                u64::from(profile.block_tokens),
+            ),
             ("num_gpu_blocks", u64::from(profile.blocks)),
             ("kv_cache_size_tokens", profile.capacity_tokens()),
         ] {

@@ -15,7 +15,7 @@ use hyper::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue
 use hyper::header::{SERVER, VARY};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -84,7 +84,11 @@ impl InFlight {
         shared.requests.fetch_add(1, Ordering::Relaxed);
         shared.in_flight.fetch_add(1, Ordering::Relaxed);
         let total = Arc::clone(&shared.in_flight);
-        Self { total, adapters: Arc::clone(&shared.adapters_active), adapter: None }
+        Self {
+            total,
+            adapters: Arc::clone(&shared.adapters_active),
+            adapter: None,
+        }
     }
 
     fn for_adapter(&mut self, model: &str, shared: &Shared) {
@@ -100,7 +104,11 @@ impl Drop for InFlight {
         self.total.fetch_sub(1, Ordering::Relaxed);
         if let Some(adapter) = &self.adapter {
             let mut adapters = lock(&self.adapters);
-            let left = adapters.get(adapter).copied().unwrap_or(1).saturating_sub(1);
+            let left = adapters
+                .get(adapter)
+                .copied()
+                .unwrap_or(1)
+                .saturating_sub(1);
             if left == 0 {
                 adapters.remove(adapter);
             } else {
@@ -122,7 +130,12 @@ pub async fn answer(
     let in_flight = inference.then(|| InFlight::new(&shared));
     let body = match Limited::new(body, BODY_MOST_BYTES).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(_) => return Ok(detail(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large")),
+        Err(_) => {
+            return Ok(detail(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "Request Entity Too Large",
+            ));
+        }
     };
     if matches!(route, Some(Route::MockFaults | Route::MockMetrics)) {
         return Ok(control(&shared, route, &parts, &body));
@@ -144,17 +157,28 @@ pub async fn answer(
     if let Some(seconds) = plan.retry_after_s {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    if parts.headers.get("x-mock-echo").is_some_and(|value| value == "1") {
-        for (name, value) in
-            [("x-mock-body-sha256", digest), ("x-mock-endpoint", shared.address.to_string())]
-        {
+    if parts
+        .headers
+        .get("x-mock-echo")
+        .is_some_and(|value| value == "1")
+    {
+        for (name, value) in [
+            ("x-mock-body-sha256", digest),
+            ("x-mock-endpoint", shared.address.to_string()),
+        ] {
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
         }
     }
-    let handler = if route.is_some() { parts.uri.path() } else { "none" };
-    shared.metrics.http(handler, parts.method.as_str(), response.status().as_u16());
+    let handler = if route.is_some() {
+        parts.uri.path()
+    } else {
+        "none"
+    };
+    shared
+        .metrics
+        .http(handler, parts.method.as_str(), response.status().as_u16());
     Ok(response)
 }
 
@@ -164,12 +188,18 @@ fn record(shared: &Shared, parts: &Parts, body: &[u8]) -> String {
         // Writing into a String cannot fail.
         let _ = write!(digest, "{byte:02x}");
     }
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let path = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |path| path.as_str())
+        .to_owned();
     let headers = parts.headers.iter();
     let seen = Seen {
         method: parts.method.to_string(),
         path,
-        headers: headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect(),
+        headers: headers
+            .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
+            .collect(),
         body_len: body.len() as u64,
         body_sha256: digest.clone(),
     };
@@ -184,8 +214,14 @@ fn record(shared: &Shared, parts: &Parts, body: &[u8]) -> String {
 /// The faults in force. A header that is no fault list counts as none.
 fn plan_of(shared: &Shared, parts: &Parts) -> Plan {
     let standing = lock(&shared.faults).clone();
-    let own = parts.headers.get_all("x-mock-fault").iter().filter_map(|value| value.to_str().ok());
-    let own = own.filter_map(|text| Fault::parse_list(text).ok()).flatten();
+    let own = parts
+        .headers
+        .get_all("x-mock-fault")
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let own = own
+        .filter_map(|text| Fault::parse_list(text).ok())
+        .flatten();
     Plan::new(standing.into_iter().chain(own))
 }
 
@@ -217,7 +253,9 @@ async fn route_answer(
     resetter: Resetter,
     in_flight: Option<InFlight>,
 ) -> Response<Body> {
-    let Some(route) = route else { return detail(StatusCode::NOT_FOUND, "Not Found") };
+    let Some(route) = route else {
+        return detail(StatusCode::NOT_FOUND, "Not Found");
+    };
     if parts.method != route.method() {
         return method_not_allowed(route.method());
     }
@@ -228,12 +266,17 @@ async fn route_answer(
         }
         Route::Health => return bare(StatusCode::OK, full("")),
         Route::Metrics => {
-            let page = lock(&shared.metrics_override).clone().unwrap_or_else(|| own_metrics(shared));
+            let page = lock(&shared.metrics_override)
+                .clone()
+                .unwrap_or_else(|| own_metrics(shared));
             return answer_of(StatusCode::OK, METRICS, page, plan, resetter);
         }
         Route::Version => r#"{"version":"0.32.0"}"#.to_owned(),
         Route::Load => {
-            format!(r#"{{"server_load":{}}}"#, shared.in_flight.load(Ordering::Relaxed))
+            format!(
+                r#"{{"server_load":{}}}"#,
+                shared.in_flight.load(Ordering::Relaxed)
+            )
         }
         Route::Models => models(shared),
         Route::Tokenize => match parse_json(body) {
@@ -258,27 +301,40 @@ async fn infer(
     resetter: Resetter,
     in_flight: Option<InFlight>,
 ) -> Result<Response<Body>, ApiError> {
-    let content_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
+    let content_type = parts
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media_type = content_type
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default();
     if !media_type.trim().eq_ignore_ascii_case(JSON) {
         return Err(ApiError::content_type());
     }
     let call = Call::parse(api, body, &shared.limits)?;
     let mut in_flight = in_flight.unwrap_or_else(|| InFlight::new(shared));
     in_flight.for_adapter(&call.model, shared);
-    let detail = if call.stream { Detail::Tokens } else { Detail::Ends };
+    let detail = if call.stream {
+        Detail::Tokens
+    } else {
+        Detail::Ends
+    };
     let tickets = call
         .prompts
         .iter()
         .map(|prompt| {
             let chain = prompt.chain.clone();
-            shared.engine.submit(chain, prompt.tokens, call.output_tokens, detail)
+            shared
+                .engine
+                .submit(chain, prompt.tokens, call.output_tokens, detail)
         })
         .collect::<Result<Vec<Ticket>, SubmitError>>()
         .map_err(|_| ApiError::prompt_too_long(shared.limits.max_model_len))?;
     let answer = Answer {
         id: request_id(shared, parts),
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created: unix_s(),
         block_tokens: shared.limits.block_tokens,
         usage: plan.usage,
         call,
@@ -302,7 +358,9 @@ async fn infer(
     let guard = Box::new(in_flight);
     let mut response = bare(StatusCode::OK, faulty(text, plan, resetter, guard));
     response.headers_mut().insert(CONTENT_LENGTH, length.into());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     add_orca(shared, parts, &mut response);
     Ok(response)
 }
@@ -316,12 +374,15 @@ fn streamed(
     in_flight: InFlight,
 ) -> Response<Body> {
     let for_end = Arc::clone(shared);
-    let on_end = Box::new(move |tickets: &[Ticket], answer: &Answer| finish(&for_end, tickets, answer));
+    let on_end =
+        Box::new(move |tickets: &[Ticket], answer: &Answer| finish(&for_end, tickets, answer));
     let guard = Box::new(in_flight);
     let body = Streamed::new(answer, tickets, plan, resetter, guard, on_end).into_body();
     let mut response = bare(StatusCode::OK, body);
     response.headers_mut().remove(CONTENT_LENGTH);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
     response
 }
 
@@ -344,13 +405,22 @@ fn finish(shared: &Shared, tickets: &[Ticket], answer: &Answer) {
 }
 
 fn request_id(shared: &Shared, parts: &Parts) -> String {
-    let given = parts.headers.get("x-request-id").and_then(|value| value.to_str().ok());
-    let plain = |id: &&str| id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
+    let given = parts
+        .headers
+        .get("x-request-id")
+        .and_then(|value| value.to_str().ok());
+    let plain = |id: &&str| {
+        id.bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
+    };
     given.filter(plain).map_or_else(
         || {
             let number = shared.next_id.fetch_add(1, Ordering::Relaxed);
             let seed = u64::from(shared.address.port());
-            format!("{:016x}", xxhash_rust::xxh64::xxh64(&number.to_le_bytes(), seed))
+            format!(
+                "{:016x}",
+                xxhash_rust::xxh64::xxh64(&number.to_le_bytes(), seed)
+            )
         },
         str::to_owned,
     )
@@ -358,7 +428,9 @@ fn request_id(shared: &Shared, parts: &Parts) -> String {
 
 /// ORCA load report, as vLLM sends it: text or JSON, never with a stream.
 fn add_orca(shared: &Shared, parts: &Parts, response: &mut Response<Body>) {
-    let Some(format) = parts.headers.get("endpoint-load-metrics-format") else { return };
+    let Some(format) = parts.headers.get("endpoint-load-metrics-format") else {
+        return;
+    };
     let gauges = shared.engine.gauges();
     let (waiting, usage) = (f64::from(gauges.waiting), gauges.kv_usage);
     let value = match format.as_bytes() {
@@ -371,53 +443,84 @@ fn add_orca(shared: &Shared, parts: &Parts, response: &mut Response<Body>) {
         _ => return,
     };
     if let Ok(value) = HeaderValue::try_from(value) {
-        response.headers_mut().insert(HeaderName::from_static("endpoint-load-metrics"), value);
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static("endpoint-load-metrics"), value);
     }
 }
 
 fn own_metrics(shared: &Shared) -> String {
     let gauges = shared.engine.gauges();
     let mut adapters = Adapters::default();
-    adapters.running.extend(lock(&shared.adapters_active).keys().cloned());
-    shared.metrics.page(&gauges, &adapters, &shared.limits, &shared.profile)
+    adapters
+        .running
+        .extend(lock(&shared.adapters_active).keys().cloned());
+    shared
+        .metrics
+        .page(&gauges, &adapters, &shared.limits, &shared.profile)
 }
 
 fn models(shared: &Shared) -> String {
     let limits = &shared.limits;
-    let base = (limits.model.as_str(), None, Some(limits.max_model_len));
-    let adapters = limits.adapters.iter().map(|name| (name.as_str(), Some(&limits.model), None));
-    let data: Vec<Value> = std::iter::once(base)
-        .chain(adapters)
-        .map(|(name, parent, max_model_len)| {
-            json!({"id": name, "object": "model", "created": 0, "owned_by": "vllm",
-                "root": format!("models/{name}"), "parent": parent, "max_model_len": max_model_len,
-                "permission": [{"id": format!("modelperm-{name}"), "object": "model_permission",
-                    "created": 0, "allow_create_engine": false, "allow_sampling": true,
-                    "allow_logprobs": true, "allow_search_indices": false, "allow_view": true,
-                    "allow_fine_tuning": false, "organization": "*", "group": null,
-                    "is_blocking": false}]})
-        })
-        .collect();
-    json!({"object": "list", "data": data}).to_string()
+    let length = limits.max_model_len.to_string();
+    let parent = Value::from(limits.model.as_str()).to_string();
+    let mut data = vec![model_card(&limits.model, "null", &length)];
+    data.extend(
+        limits
+            .adapters
+            .iter()
+            .map(|name| model_card(name, &parent, "null")),
+    );
+    format!(r#"{{"object":"list","data":[{}]}}"#, data.join(","))
 }
 
+fn model_card(name: &str, parent: &str, max_model_len: &str) -> String {
+    let quoted = |text: String| Value::from(text).to_string();
+    let (root, permission) = (
+        quoted(format!("models/{name}")),
+        quoted(format!("modelperm-{name}")),
+    );
+    let id = quoted(name.to_owned());
+    let created = unix_s();
+    format!(
+        r#"{{"id":{id},"object":"model","created":{created},"owned_by":"vllm","root":{root},"parent":{parent},"max_model_len":{max_model_len},"permission":[{{"id":{permission},"object":"model_permission","created":{created},"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}}]}}"#
+    )
+}
+
+/// The ids are the tokens' positions: nobody can read anything from them.
 fn tokenize(shared: &Shared, body: &Value) -> String {
     let count = count_tokens(body);
-    let tokens: Vec<u32> = (0..count).collect();
-    let limit = shared.limits.max_model_len;
-    json!({"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": null}).to_string()
+    let tokens: Vec<String> = (0..count).map(|id| id.to_string()).collect();
+    format!(
+        r#"{{"count":{count},"max_model_len":{},"tokens":[{}],"token_strs":null}}"#,
+        shared.limits.max_model_len,
+        tokens.join(",")
+    )
 }
 
 fn detokenize(body: &Value) -> String {
-    let count = body.get("tokens").and_then(Value::as_array).map_or(0, Vec::len);
-    json!({"prompt": " tok".repeat(count)}).to_string()
+    let count = body
+        .get("tokens")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len);
+    format!(r#"{{"prompt":"{}"}}"#, " tok".repeat(count))
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 fn status_fault(status: u16, plan: Plan, resetter: Resetter) -> Response<Body> {
     let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let error = ApiError {
         status,
-        kind: if status < 500 { "BadRequestError" } else { "InternalServerError" },
+        kind: if status < 500 {
+            "BadRequestError"
+        } else {
+            "InternalServerError"
+        },
         param: None,
         message: code.canonical_reason().unwrap_or("Error").to_owned(),
     };
@@ -443,7 +546,9 @@ fn method_not_allowed(allowed: Method) -> Response<Body> {
 
 fn json_answer(status: StatusCode, text: String) -> Response<Body> {
     let mut response = bare(status, full(text));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
 }
 
@@ -458,14 +563,20 @@ fn answer_of(
     let length = text.len();
     let mut response = bare(status, faulty(text, plan, resetter, Box::new(())));
     response.headers_mut().insert(CONTENT_LENGTH, length.into());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
 fn bare(status: StatusCode, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(SERVER, HeaderValue::from_static("uvicorn"));
-    response.headers_mut().insert(VARY, HeaderValue::from_static("Origin"));
+    response
+        .headers_mut()
+        .insert(SERVER, HeaderValue::from_static("uvicorn"));
+    response
+        .headers_mut()
+        .insert(VARY, HeaderValue::from_static("Origin"));
     response
 }

@@ -9,7 +9,9 @@ mod call;
 mod conn;
 mod engine;
 mod faults;
+mod messages;
 mod metrics;
+mod responses;
 mod routes;
 mod stream;
 
@@ -143,7 +145,11 @@ impl Mock {
         });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
         let engine = tokio::spawn(engine.run());
-        Ok(Self { shared, accept, engine })
+        Ok(Self {
+            shared,
+            accept,
+            engine,
+        })
     }
 
     /// Where it listens.

@@ -45,13 +45,18 @@ enum End {
 /// Cuts bytes into writes as the plan says.
 fn pieces(plan: &Plan, bytes: Bytes, out: &mut VecDeque<Piece>) {
     let mut parts = Vec::new();
-    let cut = (plan.usage == Some(UsageFault::Split)).then(|| usage_middle(&bytes)).flatten();
+    let cut = (plan.usage == Some(UsageFault::Split))
+        .then(|| usage_middle(&bytes))
+        .flatten();
     match cut {
         Some(at) => parts.extend([bytes.slice(..at), bytes.slice(at..)]),
         None => parts.push(bytes),
     }
     for (index, part) in parts.into_iter().enumerate() {
-        let size = plan.chunk_bytes.map_or(part.len(), |bytes| bytes as usize).max(1);
+        let size = plan
+            .chunk_bytes
+            .map_or(part.len(), |bytes| bytes as usize)
+            .max(1);
         let mut rest = part;
         let mut first = true;
         while !rest.is_empty() {
@@ -73,6 +78,9 @@ fn usage_middle(bytes: &[u8]) -> Option<usize> {
         .map(|at| at + 8)
 }
 
+/// Called once all tokens are there.
+pub type OnEnd = Box<dyn FnOnce(&[Ticket], &Answer) + Send>;
+
 /// The state of a streamed body.
 pub struct Streamed {
     pub answer: Answer,
@@ -86,7 +94,7 @@ pub struct Streamed {
     events: u32,
     ready: VecDeque<Piece>,
     end: End,
-    on_end: Option<Box<dyn FnOnce(&[Ticket], &Answer) + Send>>,
+    on_end: Option<OnEnd>,
 }
 
 impl Streamed {
@@ -96,7 +104,7 @@ impl Streamed {
         plan: Plan,
         resetter: Resetter,
         guard: Box<dyn Send>,
-        on_end: Box<dyn FnOnce(&[Ticket], &Answer) + Send>,
+        on_end: OnEnd,
     ) -> Self {
         Self {
             sent_tokens: vec![0; tickets.len()],
@@ -123,7 +131,9 @@ impl Streamed {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        if !self.started && let Some(ms) = self.plan.delay_first_ms {
+        if !self.started
+            && let Some(ms) = self.plan.delay_first_ms
+        {
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         loop {
@@ -189,7 +199,10 @@ impl Streamed {
     }
 
     fn limit(&self) -> Option<u32> {
-        let limit = self.plan.reset_after_events.or(self.plan.stall_after_events)?;
+        let limit = self
+            .plan
+            .reset_after_events
+            .or(self.plan.stall_after_events)?;
         Some(limit.saturating_sub(self.events))
     }
 
@@ -198,10 +211,15 @@ impl Streamed {
             && events.len() >= limit as usize
         {
             events.truncate(limit as usize);
-            self.end =
-                if self.plan.reset_after_events.is_some() { End::Reset } else { End::Stall };
+            self.end = if self.plan.reset_after_events.is_some() {
+                End::Reset
+            } else {
+                End::Stall
+            };
         }
-        self.events = self.events.saturating_add(u32::try_from(events.len()).unwrap_or(u32::MAX));
+        self.events = self
+            .events
+            .saturating_add(u32::try_from(events.len()).unwrap_or(u32::MAX));
         pieces(&self.plan, Bytes::from(events.concat()), &mut self.ready);
         if matches!(self.end, End::Close) && self.plan.error_in_stream.is_some() {
             self.tickets.clear();
@@ -216,7 +234,11 @@ impl Streamed {
 /// Cached tokens of all prompts. Choices of one prompt share it; only the first counts, and as
 /// they are few, a batch with several choices counts each.
 pub fn cached_tokens(tickets: &[Ticket], choices: usize) -> u32 {
-    tickets.iter().take(choices).map(|ticket| ticket.progress().cached_tokens).sum()
+    tickets
+        .iter()
+        .take(choices)
+        .map(|ticket| ticket.progress().cached_tokens)
+        .sum()
 }
 
 /// A body that is not a stream, with its faults.
@@ -233,26 +255,29 @@ pub fn faulty(text: String, plan: Plan, resetter: Resetter, guard: Box<dyn Send>
     let mut ready = VecDeque::new();
     pieces(&plan, bytes, &mut ready);
     let state = (ready, plan.delay_first_ms, resetter, guard);
-    let frames = stream::unfold(state, move |(mut ready, delay_ms, resetter, guard)| async move {
-        if let Some(ms) = delay_ms {
-            tokio::time::sleep(Duration::from_millis(ms)).await;
-        }
-        let Some(piece) = ready.pop_front() else {
-            if end == End::Reset {
+    let frames = stream::unfold(
+        state,
+        move |(mut ready, delay_ms, resetter, guard)| async move {
+            if let Some(ms) = delay_ms {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+            }
+            let Some(piece) = ready.pop_front() else {
+                if end == End::Reset {
+                    tokio::time::sleep(GAP).await;
+                    resetter.reset();
+                }
+                if end != End::Close {
+                    return std::future::pending().await;
+                }
+                return None;
+            };
+            if piece.gap_before {
                 tokio::time::sleep(GAP).await;
-                resetter.reset();
+            } else if plan.chunk_bytes.is_some() {
+                tokio::task::yield_now().await;
             }
-            if end != End::Close {
-                return std::future::pending().await;
-            }
-            return None;
-        };
-        if piece.gap_before {
-            tokio::time::sleep(GAP).await;
-        } else if plan.chunk_bytes.is_some() {
-            tokio::task::yield_now().await;
-        }
-        Some((Ok(Frame::data(piece.bytes)), (ready, None, resetter, guard)))
-    });
+            Some((Ok(Frame::data(piece.bytes)), (ready, None, resetter, guard)))
+        },
+    );
     BodyExt::boxed_unsync(StreamBody::new(frames))
 }
