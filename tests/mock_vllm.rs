@@ -1,4 +1,11 @@
 //! The mock replica against recorded answers of a real vLLM 0.32.0, and its faults.
+// Helpers outside of test functions may fail as loudly as the tests they serve.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 #[path = "../examples/mock_vllm/server.rs"]
 mod mock;
