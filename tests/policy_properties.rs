@@ -1,4 +1,6 @@
 //! The routing policies against naive twins, and the field cases that the policies alone decide.
+// The helpers of tests may fail as loudly as the tests themselves.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
 use warmroute::endpoint::{Endpoint, Pool};

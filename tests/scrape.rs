@@ -1,4 +1,6 @@
 //! Answers of real and imagined engines, read into snapshots.
+// The helpers of tests may fail as loudly as the tests themselves.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
 use warmroute::scrape::{

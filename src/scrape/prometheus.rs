@@ -200,7 +200,9 @@ impl<'a> LabelValue<'a> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Vec<(String, Vec<(String, String)>, f64)> {
+    type Owned = (String, Vec<(String, String)>, f64);
+
+    fn read(text: &str) -> Vec<Owned> {
         let samples = Samples::new(text.as_bytes(), &[b"m"]);
         let owned = |sample: Sample<'_>| {
             let labels = sample.labels.map(|(name, value)| {
