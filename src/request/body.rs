@@ -180,6 +180,7 @@ impl BodyReader {
         self.end_message();
     }
 
+    /// What the value of a top-level key is. A key that repeats replaces what it said before.
     fn top_slot(&mut self, key: &[u8]) -> Slot {
         use Api::{ChatCompletions, Completions, Messages, Responses};
         match (self.api, key) {
@@ -187,25 +188,42 @@ impl BodyReader {
                 self.model = None;
                 Slot::Model
             }
-            (_, b"stream") => Slot::Stream,
-            (_, b"cache_salt") => self.preamble(Preamble::Salt),
-            (ChatCompletions | Completions | Messages, b"max_tokens") => Slot::OlderLimit,
-            (ChatCompletions, b"max_completion_tokens") => Slot::Limit,
-            (Responses, b"max_output_tokens") => Slot::Limit,
-            (ChatCompletions | Completions, b"n") => Slot::Count,
-            (ChatCompletions | Completions, b"best_of") => Slot::BestOf,
+            (_, b"stream") => {
+                self.stream = false;
+                Slot::Stream
+            }
+            (ChatCompletions | Completions | Messages, b"max_tokens") => {
+                self.older_limit = None;
+                Slot::OlderLimit
+            }
+            (ChatCompletions, b"max_completion_tokens") | (Responses, b"max_output_tokens") => {
+                self.limit = None;
+                Slot::Limit
+            }
+            (ChatCompletions | Completions, b"n") => {
+                self.count = None;
+                Slot::Count
+            }
+            (ChatCompletions | Completions, b"best_of") => {
+                self.best_of = None;
+                Slot::BestOf
+            }
             (ChatCompletions | Messages, b"messages") | (Responses, b"input") => Slot::Chat,
             (Completions, b"prompt") => Slot::Prompt,
-            (ChatCompletions | Messages | Responses, b"tools") => self.preamble(Preamble::Tools),
-            (Messages, b"system") | (Responses, b"instructions") => self.preamble(Preamble::System),
-            (ChatCompletions, b"documents") => self.preamble(Preamble::Documents),
-            (ChatCompletions, b"chat_template") => self.preamble(Preamble::Template),
-            _ => Slot::Nothing,
+            _ => self.preamble_slot(key),
         }
     }
 
-    /// A key that repeats replaces what it said before.
-    fn preamble(&mut self, which: Preamble) -> Slot {
+    fn preamble_slot(&mut self, key: &[u8]) -> Slot {
+        use Api::{ChatCompletions, Messages, Responses};
+        let which = match (self.api, key) {
+            (_, b"cache_salt") => Preamble::Salt,
+            (ChatCompletions | Messages | Responses, b"tools") => Preamble::Tools,
+            (Messages, b"system") | (Responses, b"instructions") => Preamble::System,
+            (ChatCompletions, b"documents") => Preamble::Documents,
+            (ChatCompletions, b"chat_template") => Preamble::Template,
+            _ => return Slot::Nothing,
+        };
         self.prompt.set_preamble(which, None);
         Slot::Preamble(which)
     }
@@ -428,7 +446,10 @@ impl Sink for BodyReader {
                 Slot::Nothing
             }
             Place::Message => match key {
-                b"role" => Slot::Role,
+                b"role" => {
+                    self.role = None;
+                    Slot::Role
+                }
                 b"content" => Slot::Content,
                 // They say nothing that the other members do not show, or change with each turn.
                 b"type" | b"id" | b"status" => Slot::Nothing,
