@@ -334,13 +334,7 @@ async fn infer(
         .map_err(|_| ApiError::prompt_too_long(shared.limits.max_model_len))?;
     let answer = Answer {
         id: request_id(shared, parts),
-<<<<<<< HEAD
-        created: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
-=======
         created: unix_s(),
->>>>>>> mock
         block_tokens: shared.limits.block_tokens,
         usage: plan.usage,
         call,
@@ -468,26 +462,6 @@ fn own_metrics(shared: &Shared) -> String {
 
 fn models(shared: &Shared) -> String {
     let limits = &shared.limits;
-<<<<<<< HEAD
-    let base = (limits.model.as_str(), None, Some(limits.max_model_len));
-    let adapters = limits
-        .adapters
-        .iter()
-        .map(|name| (name.as_str(), Some(&limits.model), None));
-    let data: Vec<Value> = std::iter::once(base)
-        .chain(adapters)
-        .map(|(name, parent, max_model_len)| {
-            json!({"id": name, "object": "model", "created": 0, "owned_by": "vllm",
-                "root": format!("models/{name}"), "parent": parent, "max_model_len": max_model_len,
-                "permission": [{"id": format!("modelperm-{name}"), "object": "model_permission",
-                    "created": 0, "allow_create_engine": false, "allow_sampling": true,
-                    "allow_logprobs": true, "allow_search_indices": false, "allow_view": true,
-                    "allow_fine_tuning": false, "organization": "*", "group": null,
-                    "is_blocking": false}]})
-        })
-        .collect();
-    json!({"object": "list", "data": data}).to_string()
-=======
     let length = limits.max_model_len.to_string();
     let parent = Value::from(limits.model.as_str()).to_string();
     let mut data = vec![model_card(&limits.model, "null", &length)];
@@ -498,7 +472,6 @@ fn models(shared: &Shared) -> String {
             .map(|name| model_card(name, &parent, "null")),
     );
     format!(r#"{{"object":"list","data":[{}]}}"#, data.join(","))
->>>>>>> mock
 }
 
 fn model_card(name: &str, parent: &str, max_model_len: &str) -> String {
@@ -517,19 +490,12 @@ fn model_card(name: &str, parent: &str, max_model_len: &str) -> String {
 /// The ids are the tokens' positions: nobody can read anything from them.
 fn tokenize(shared: &Shared, body: &Value) -> String {
     let count = count_tokens(body);
-<<<<<<< HEAD
-    let tokens: Vec<u32> = (0..count).collect();
-    let limit = shared.limits.max_model_len;
-    json!({"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": null})
-        .to_string()
-=======
     let tokens: Vec<String> = (0..count).map(|id| id.to_string()).collect();
     format!(
         r#"{{"count":{count},"max_model_len":{},"tokens":[{}],"token_strs":null}}"#,
         shared.limits.max_model_len,
         tokens.join(",")
     )
->>>>>>> mock
 }
 
 fn detokenize(body: &Value) -> String {
@@ -537,9 +503,6 @@ fn detokenize(body: &Value) -> String {
         .get("tokens")
         .and_then(Value::as_array)
         .map_or(0, Vec::len);
-<<<<<<< HEAD
-    json!({"prompt": " tok".repeat(count)}).to_string()
-=======
     format!(r#"{{"prompt":"{}"}}"#, " tok".repeat(count))
 }
 
@@ -547,7 +510,6 @@ fn unix_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
->>>>>>> mock
 }
 
 fn status_fault(status: u16, plan: Plan, resetter: Resetter) -> Response<Body> {
