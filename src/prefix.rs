@@ -74,7 +74,9 @@ pub(crate) enum Preamble {
 const PREAMBLES: usize = 5;
 const PART_MARK: u8 = 0xFE;
 const MESSAGE_MARK: u8 = 0xFF;
-const TOKEN_BYTES: u64 = 4;
+const TOKEN_BYTES: usize = 4;
+/// Token ids that are hashed together.
+const GROUP: usize = 64;
 /// Seed of a stream of token ids, so that no text equals it.
 const IDS_SEED: u64 = 1;
 
@@ -217,7 +219,6 @@ impl PromptHasher {
     pub(crate) fn begin_message(&mut self) {
         self.run.message = self.fresh_cut();
         self.message_start = self.run.clone();
-        self.part_start = self.run.clone();
     }
 
     /// The content of the message under way is given again: the last one counts.
@@ -285,14 +286,32 @@ impl PromptHasher {
         self.message_start = self.run.clone();
     }
 
-    pub(crate) fn token_id(&mut self, id: u32) {
-        // An id is never cut in two.
-        if self.run.message.at.is_none() && self.run.message.left < TOKEN_BYTES {
-            self.run.message.at = Some(self.run.hash.digest());
+    /// Token ids of the prompt under way, their lower 32 bits.
+    pub(crate) fn token_ids(&mut self, ids: &[u64]) {
+        for group in ids.chunks(GROUP) {
+            let mut words = [0u8; GROUP * TOKEN_BYTES];
+            for (word, id) in words.as_chunks_mut().0.iter_mut().zip(group) {
+                *word = (*id as u32).to_le_bytes();
+            }
+            self.words(words.get(..group.len() * TOKEN_BYTES).unwrap_or_default());
         }
-        self.append(&id.to_le_bytes());
-        self.run.token_ids = self.run.token_ids.saturating_add(1);
-        self.run.message.advance(TOKEN_BYTES, &self.run.hash);
+        self.run.token_ids = self.run.token_ids.saturating_add(ids.len() as u64);
+    }
+
+    fn words(&mut self, words: &[u8]) {
+        let mut rest = words;
+        if self.run.message.at.is_none() {
+            // An id is never cut in two.
+            let room = self.run.message.left & !(TOKEN_BYTES as u64 - 1);
+            let (head, tail) = split(rest, room);
+            self.append(head);
+            self.run.message.left = self.run.message.left.saturating_sub(head.len() as u64);
+            if self.run.message.left < TOKEN_BYTES as u64 {
+                self.run.message.at = Some(self.run.hash.digest());
+            }
+            rest = tail;
+        }
+        self.append(rest);
     }
 
     pub(crate) fn end_item(&mut self) {

@@ -10,6 +10,9 @@ use super::number::whole;
 use super::{Api, InferenceRequest, Scan, ScanOptions};
 use crate::prefix::{Author, Limits, Preamble, PromptHasher};
 
+/// Longest role that is told apart.
+const ROLE_BYTES: usize = 64;
+
 /// The container that is being read. Each has one possible parent, so there is no stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -97,7 +100,9 @@ pub(super) struct BodyReader {
     count: Option<u32>,
     best_of: Option<u32>,
     prompt: PromptHasher,
-    role: Option<Kept>,
+    /// The beginning of the role.
+    role: Vec<u8>,
+    role_seen: bool,
     content_seen: bool,
     message: Extras,
     text_seen: bool,
@@ -125,7 +130,8 @@ impl BodyReader {
                 block_bytes: options.block_bytes,
                 max_blocks: options.max_blocks,
             }),
-            role: None,
+            role: Vec::new(),
+            role_seen: false,
             content_seen: false,
             message: Extras::default(),
             text_seen: false,
@@ -172,10 +178,8 @@ impl BodyReader {
     }
 
     fn cut_message(&mut self) {
-        if self.role.is_none() {
-            let mut user = Kept::new();
-            user.push(b"user");
-            self.role = Some(user);
+        if !self.role_seen {
+            self.role.extend_from_slice(b"user");
         }
         self.end_message();
     }
@@ -332,7 +336,7 @@ impl BodyReader {
     fn begin_in_message(&mut self, kind: Kind) -> Take {
         match (self.slot, kind) {
             (Slot::Role, Kind::String) => {
-                self.role = Some(Kept::new());
+                self.role_seen = true;
                 Take::Read
             }
             (Slot::Content, _) => {
@@ -390,14 +394,15 @@ impl BodyReader {
 
     fn begin_message(&mut self) {
         self.prompt.begin_message();
-        self.role = None;
+        self.role.clear();
+        self.role_seen = false;
         self.content_seen = false;
         self.message = Extras::default();
         self.place = Place::Message;
     }
 
     fn end_message(&mut self) {
-        let role = self.role.as_ref().map_or(&b""[..], Kept::bytes);
+        let role = self.role.as_slice();
         let author = if role == b"user" {
             Author::User
         } else {
@@ -447,7 +452,7 @@ impl Sink for BodyReader {
             }
             Place::Message => match key {
                 b"role" => {
-                    self.role = None;
+                    self.role.clear();
                     Slot::Role
                 }
                 b"content" => Slot::Content,
@@ -513,8 +518,16 @@ impl Sink for BodyReader {
         self.fields.push(piece);
         match self.slot {
             Slot::Text => self.prompt.text(piece),
-            Slot::Model => push(&mut self.model, piece),
-            Slot::Role => push(&mut self.role, piece),
+            Slot::Model => {
+                if let Some(model) = &mut self.model {
+                    model.push(piece);
+                }
+            }
+            Slot::Role => {
+                let room = ROLE_BYTES.saturating_sub(self.role.len()).min(piece.len());
+                self.role
+                    .extend_from_slice(piece.get(..room).unwrap_or_default());
+            }
             Slot::SystemText
             | Slot::Preamble(_)
             | Slot::MessageExtra
@@ -548,7 +561,7 @@ impl Sink for BodyReader {
             Slot::BestOf => self.best_of = small,
             Slot::TokenId => {
                 if let Some(id) = number {
-                    self.prompt.token_id(id as u32);
+                    self.prompt.token_ids(&[id]);
                 }
             }
             Slot::MessageExtra | Slot::PartExtra if text != b"null" => {
@@ -558,6 +571,18 @@ impl Sink for BodyReader {
             _ => {}
         }
         self.slot = Slot::Nothing;
+    }
+
+    fn takes_integers(&self) -> bool {
+        match self.place {
+            Place::Ids => true,
+            Place::Prompts => self.flat_ids,
+            _ => false,
+        }
+    }
+
+    fn integers(&mut self, numbers: &[u64]) {
+        self.prompt.token_ids(numbers);
     }
 
     fn close(&mut self) {
@@ -591,12 +616,6 @@ impl Sink for BodyReader {
             Place::Messages | Place::Top | Place::Outside | Place::Fields => Place::Top,
         };
         self.slot = Slot::Nothing;
-    }
-}
-
-fn push(kept: &mut Option<Kept>, piece: &[u8]) {
-    if let Some(kept) = kept {
-        kept.push(piece);
     }
 }
 
