@@ -12,9 +12,14 @@ pub(crate) use hasher::{Author, Limits, Preamble, PromptHasher};
 use xxhash_rust::xxh64::Xxh64;
 
 /// What a prompt comes down to.
+///
+/// Left out, since they hardly change what is shared: `chat_template_kwargs`, `cache_control`, and the
+/// `type`, `id` and `status` of a message. Also left out: `prompt_embeds`, and the turns that
+/// `previous_response_id` stands for, which only the engine knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptDigest {
-    /// Text that the engine turns into tokens, in decoded bytes: messages, system, tools.
+    /// Text that the engine turns into tokens, in decoded bytes: messages with their tool calls,
+    /// system, tools, documents. Never the data of images and sounds.
     pub text_bytes: u64,
     /// Tokens that came as token ids.
     pub token_ids: u64,
@@ -22,8 +27,10 @@ pub struct PromptDigest {
     pub images: u32,
     /// Prompts of a batch; 1 for a chat, 0 if there is no prompt.
     pub items: u32,
-    /// Hash of what later turns of the same conversation will share with this one. `None` if there
-    /// is no prompt worth the name.
+    /// Hash of what later turns of the same conversation will share with this one: tools, system,
+    /// salt, the messages before the first of the user, and the beginning of that one; without a
+    /// user, the beginning of all text. Of a batch, the first prompt that is not empty. `None` if
+    /// there is neither text nor image nor token id in any message or prompt.
     pub routing: Option<u64>,
     /// Hash of everything up to the end of each full block, so that two prompts have as many
     /// leading blocks in common as they share whole blocks of their beginning. Items of a batch

@@ -669,3 +669,32 @@ fn a_decision_before_the_end_uses_what_is_there() {
     scanner.push(b"{]");
     assert_eq!(scanner.finish_early().scan, Scan::Malformed);
 }
+
+/// Every gateway, old or new, native or wasm, must come to the same keys, or they undo each other's
+/// work: a change here moves every key of every user. The figures come from a separate program.
+#[test]
+fn hashes_stay_what_they_are() {
+    let request = scan(
+        Api::ChatCompletions,
+        r#"{"model":"tiny","cache_salt":"s","tools":[{"type":"function","function":{"name":"f"}}],"messages":[
+            {"role":"system","content":"You are brief."},{"role":"user","name":"n","content":[{"type":"text","text":"What is this?"},
+            {"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}"#,
+    );
+    let model = request.model.as_deref();
+    assert_eq!(
+        routing_key(model, &request.prompt),
+        Some(11_818_347_583_089_358_205)
+    );
+    assert_eq!(
+        request
+            .prompt
+            .blocks
+            .last()
+            .map(|&block| block_key(model, block)),
+        Some(2_486_538_499_136_644_035)
+    );
+    assert_eq!(
+        completion("[1, 2, 3, 4, 5]").routing,
+        Some(17_404_874_831_337_876_648)
+    );
+}
