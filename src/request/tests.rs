@@ -130,6 +130,31 @@ fn limits_and_counts_that_make_no_sense_are_ignored() {
 }
 
 #[test]
+fn numbers_too_long_to_understand_are_ignored() {
+    let limit = |number: &str| {
+        let body = format!(r#"{{"max_tokens": {number}, "model": "tiny"}}"#);
+        scan(Api::ChatCompletions, &body).max_output_tokens
+    };
+    assert_eq!(limit(&format!("5.{}", "0".repeat(20))), Some(5));
+    assert_eq!(limit(&format!("5.{}1", "0".repeat(60))), None);
+    assert_eq!(limit(&"9".repeat(1000)), None);
+
+    let ids = completion("[1, 99999999999999999999, 2, 3]");
+    assert_eq!(ids, completion("[1, 2, 3]"));
+    let wide = completion("[1, 4294967298, 3]");
+    assert_eq!(wide, completion("[1, 2, 3]"), "the lower 32 bits count");
+}
+
+#[test]
+fn what_is_skipped_is_not_checked() {
+    for value in [r#""\q""#, r#"[1 2 }"#, r#"{"a" "b"]"#, r#"[tru]"#] {
+        let body = format!(r#"{{"logit_bias": {value}, "model": "tiny"}}"#);
+        let model = scan(Api::ChatCompletions, &body).model;
+        assert_eq!(model.as_deref(), Some("tiny"), "{value}");
+    }
+}
+
+#[test]
 fn b4_every_prompt_of_a_batch_is_hashed_by_itself() {
     let options = ScanOptions {
         prefix_bytes: 8,
@@ -258,7 +283,9 @@ fn b7_invalid_utf8_and_lone_surrogates_are_hashed_as_they_are() {
         assert!(request.model.is_some());
         request.prompt
     };
-    let contents: [&[u8]; 8] = [
+    let contents: [&[u8]; 10] = [
+        b"\\ud83dx",
+        b"x\\ud83d",
         b"\xFF\xFE",
         b"\xFF",
         b"\xC3",

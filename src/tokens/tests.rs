@@ -219,6 +219,12 @@ fn lines_may_end_in_any_of_three_ways() {
 }
 
 #[test]
+fn two_lines_of_data_are_not_one_number() {
+    let reader = events(b"data: {\"usage\":{\"prompt_tokens\":1\ndata:2}}\n\n");
+    assert_eq!(reader.usage(), usage(1, 0, None));
+}
+
+#[test]
 fn events_without_a_blank_line_between_or_behind_still_count() {
     let reader = events(b"data: {\"choices\":[{\"text\":\"a\"}]}\ndata: {\"choices\":[{\"text\":\"b\"}]}\ndata: [DONE]");
     assert_eq!(reader.events(), 2);
