@@ -176,6 +176,16 @@ impl Answer {
         )
     }
 
+    /// How many events come before the first token.
+    pub fn head_len(&self) -> u32 {
+        match self.call.api {
+            Api::Chat => u32::try_from(self.choices()).unwrap_or(u32::MAX),
+            Api::Completions => 0,
+            Api::Responses => 4,
+            Api::Messages => 2,
+        }
+    }
+
     /// The events before the first token, one string each.
     pub fn head_events(&self, cached_tokens: u32) -> Vec<String> {
         match self.call.api {

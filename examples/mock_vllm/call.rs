@@ -74,13 +74,22 @@ impl ApiError {
         )
     }
 
-    /// The engine is dead.
-    pub fn engine_dead(status: u16) -> Self {
-        let message =
-            "EngineCore encountered an issue. See stack trace (above) for the root cause.";
+    /// The engine refuses (429, 503; the texts are ours, none were recorded) or is dead.
+    pub fn failed(status: u16) -> Self {
+        let (kind, message) = match status {
+            429 => ("RateLimitError", "Too many requests. Please retry later."),
+            503 => (
+                "ServiceUnavailableError",
+                "The request queue is full. Please retry later.",
+            ),
+            _ => (
+                "InternalServerError",
+                "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+            ),
+        };
         Self {
             status,
-            kind: "InternalServerError",
+            kind,
             param: None,
             message: message.to_owned(),
         }
@@ -118,6 +127,7 @@ pub struct Call {
     pub continuous_usage: bool,
     /// One for each choice.
     pub prompts: Vec<Prompt>,
+    pub choices_per_prompt: usize,
     pub output_tokens: u32,
     /// Prompts counted once each, however many choices.
     pub prompt_tokens: u32,
@@ -170,7 +180,7 @@ impl Call {
         let model = served_model(&body, limits)?;
         let output = ["max_completion_tokens", "max_tokens", "max_output_tokens"]
             .iter()
-            .find_map(|field| body.get(field).and_then(Value::as_u64));
+            .find_map(|field| body.get(field).and_then(whole));
         let seed = chain_seed(&model, body.get("cache_salt").and_then(Value::as_str));
         let texts = match api {
             Api::Completions => raw_prompts(&body),
@@ -202,11 +212,24 @@ impl Call {
                 options.and_then(|options| options.get("continuous_usage_stats")),
             ),
             prompts,
+            choices_per_prompt: choices,
             output_tokens,
             prompt_tokens,
             instructions: body.get("instructions").cloned().unwrap_or(Value::Null),
         })
     }
+}
+
+/// A count; `5.0` is one too, as for pydantic.
+fn whole(value: &Value) -> Option<u64> {
+    let float = || {
+        value
+            .as_f64()
+            .filter(|number| *number >= 0.0 && number.fract() == 0.0)
+    };
+    value
+        .as_u64()
+        .or_else(|| float().map(|number| number as u64))
 }
 
 /// The tokens of a `/tokenize` body.

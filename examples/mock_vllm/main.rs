@@ -35,6 +35,9 @@ struct Arguments {
     /// Blocks of KV cache, instead of the profile's.
     #[arg(long)]
     blocks: Option<u32>,
+    /// Waiting and running requests from which on more are refused.
+    #[arg(long)]
+    max_num_queued_reqs: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -60,6 +63,7 @@ async fn main() -> std::io::Result<()> {
         max_model_len: arguments.max_model_len,
         profile,
         time_scale: arguments.time_scale,
+        max_num_queued_reqs: arguments.max_num_queued_reqs,
     })
     .await?;
     println!("mock replica ready on {}", mock.addr());

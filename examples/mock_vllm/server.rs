@@ -9,8 +9,11 @@ mod call;
 mod conn;
 mod engine;
 mod faults;
+mod infer;
 mod messages;
 mod metrics;
+mod pages;
+mod reply;
 mod responses;
 mod routes;
 mod stream;
@@ -25,7 +28,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use metrics::Metrics;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -48,6 +51,8 @@ pub struct MockOptions {
     pub profile: Profile,
     /// 1.0 is real time, 0.1 ten times faster.
     pub time_scale: f64,
+    /// Waiting and running requests from which on more are refused (vLLM's option of that name).
+    pub max_num_queued_reqs: Option<u32>,
 }
 
 impl Default for MockOptions {
@@ -59,6 +64,7 @@ impl Default for MockOptions {
             max_model_len: 131_072,
             profile: Profile::fast(),
             time_scale: 1.0,
+            max_num_queued_reqs: None,
         }
     }
 }
@@ -102,8 +108,7 @@ struct Shared {
     seen: Mutex<VecDeque<Seen>>,
     requests: AtomicU64,
     in_flight: Arc<AtomicU64>,
-    /// Requests in the engine for each adapter.
-    adapters_active: Arc<Mutex<BTreeMap<String, u64>>>,
+    max_num_queued_reqs: Option<u32>,
     next_id: AtomicU64,
 }
 
@@ -140,7 +145,7 @@ impl Mock {
             seen: Mutex::default(),
             requests: AtomicU64::new(0),
             in_flight: Arc::default(),
-            adapters_active: Arc::default(),
+            max_num_queued_reqs: options.max_num_queued_reqs,
             next_id: AtomicU64::new(0),
         });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));

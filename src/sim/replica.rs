@@ -355,6 +355,11 @@ impl Replica {
         }
     }
 
+    /// The jobs in the batch, in order of admission.
+    pub fn running_ids(&self) -> impl Iterator<Item = u64> {
+        self.running.iter().map(|sequence| sequence.job.id)
+    }
+
     /// How many of the prompt's first tokens the cache holds now.
     pub fn matched_tokens(&self, chain: &[u64]) -> u64 {
         u64::from(self.cache.matched_blocks(chain)) * u64::from(self.profile.block_tokens)
