@@ -739,6 +739,34 @@ async fn the_headers_of_a_stream_come_before_its_first_token() {
 }
 
 #[tokio::test]
+async fn a_connection_without_a_request_is_closed() {
+    let options = MockOptions {
+        keep_alive_ms: 50,
+        ..MockOptions::default()
+    };
+    let mock = Mock::start(options).await.unwrap();
+    let stream = TcpStream::connect(mock.addr()).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    let driver = tokio::spawn(connection);
+    // A request may take as long as it likes.
+    let slow = [
+        ("content-type", "application/json"),
+        ("x-mock-fault", "delay-headers=300"),
+    ];
+    let response = sender
+        .send_request(request(Method::POST, CHAT, &slow, &short(2, "")))
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    response.into_body().collect().await.unwrap();
+    let closed = tokio::time::timeout(PATIENCE, driver).await;
+    assert!(closed.is_ok(), "the connection must be closed");
+    mock.stop().await;
+}
+
+#[tokio::test]
 async fn what_arrived_can_be_seen_and_echoed() {
     let mock = start().await;
     let body = r#"{"model":"tiny","prompt":"abc"}"#;

@@ -15,7 +15,7 @@ struct Arguments {
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
     /// Port to listen on; 0 takes any free one.
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = 8_000)]
     port: u16,
     /// Name of the served model.
     #[arg(long, default_value = "tiny")]
@@ -38,6 +38,9 @@ struct Arguments {
     /// Waiting and running requests from which on more are refused.
     #[arg(long)]
     max_num_queued_reqs: Option<u32>,
+    /// How long a connection without a request stays open.
+    #[arg(long, default_value_t = 5_000)]
+    keep_alive_ms: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -64,6 +67,7 @@ async fn main() -> std::io::Result<()> {
         profile,
         time_scale: arguments.time_scale,
         max_num_queued_reqs: arguments.max_num_queued_reqs,
+        keep_alive_ms: arguments.keep_alive_ms,
     })
     .await?;
     println!("mock replica ready on {}", mock.addr());

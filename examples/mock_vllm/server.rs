@@ -32,6 +32,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use warmroute::sim::replica::Profile;
@@ -53,6 +54,9 @@ pub struct MockOptions {
     pub time_scale: f64,
     /// Waiting and running requests from which on more are refused (vLLM's option of that name).
     pub max_num_queued_reqs: Option<u32>,
+    /// An HTTP/1.1 connection without a request is closed after so long; vLLM's
+    /// `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`, 5 s there.
+    pub keep_alive_ms: u64,
 }
 
 impl Default for MockOptions {
@@ -65,6 +69,7 @@ impl Default for MockOptions {
             profile: Profile::fast(),
             time_scale: 1.0,
             max_num_queued_reqs: None,
+            keep_alive_ms: 5_000,
         }
     }
 }
@@ -109,6 +114,7 @@ struct Shared {
     requests: AtomicU64,
     in_flight: Arc<AtomicU64>,
     max_num_queued_reqs: Option<u32>,
+    keep_alive: Duration,
     next_id: AtomicU64,
 }
 
@@ -146,6 +152,7 @@ impl Mock {
             requests: AtomicU64::new(0),
             in_flight: Arc::default(),
             max_num_queued_reqs: options.max_num_queued_reqs,
+            keep_alive: Duration::from_millis(options.keep_alive_ms),
             next_id: AtomicU64::new(0),
         });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -218,7 +225,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else {
                     // Out of file descriptors, most likely: give others time to close.
-                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
                 // Only latency is lost without it.
@@ -232,6 +239,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
     let resetter = Resetter::default();
+    let keep_alive = shared.keep_alive;
     let service = {
         let resetter = resetter.clone();
         service_fn(move |request: hyper::Request<Incoming>| {
@@ -239,7 +247,11 @@ async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
         })
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new());
+    // Hyper's limit for headers runs from the end of the request before.
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(keep_alive);
     builder.http2().timer(TokioTimer::new());
     let io = TokioIo::new(Connection::new(stream, resetter.clone()));
     let connection = builder.serve_connection(io, service);
