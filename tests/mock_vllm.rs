@@ -739,6 +739,29 @@ async fn the_headers_of_a_stream_come_before_its_first_token() {
 }
 
 #[tokio::test]
+async fn an_answer_takes_the_time_of_the_model() {
+    for (time_scale, least_ms) in [(1.0, 198), (0.5, 98)] {
+        let profile = Profile {
+            step_base_us: 20_000,
+            ..Profile::fast()
+        };
+        let options = MockOptions {
+            profile,
+            time_scale,
+            ..MockOptions::default()
+        };
+        let mock = Mock::start(options).await.unwrap();
+        for stream in ["", r#","stream":true"#] {
+            let started = tokio::time::Instant::now();
+            post(&mock, CHAT, &[], &short(10, stream)).await;
+            // Ten steps; no upper bound, as the machine may be busy.
+            assert!(started.elapsed() >= Duration::from_millis(least_ms));
+        }
+        mock.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_connection_without_a_request_is_closed() {
     let options = MockOptions {
         keep_alive_ms: 50,

@@ -1,4 +1,14 @@
 //! A mock vLLM replica on the command line.
+//!
+//! ```text
+//! cargo run --release --example mock_vllm -- --port 9101 --adapter lora-a --time-scale 0.1
+//! curl -N 127.0.0.1:9101/v1/chat/completions -H 'content-type: application/json' \
+//!   -H 'x-mock-fault: reset=after:3' \
+//!   -d '{"model":"tiny","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
+//! ```
+//!
+//! Faults come by that header for one request, or by `POST /mock/faults` with the same text as
+//! the body for all; `faults.rs` lists them. `POST /mock/metrics` replaces `/metrics`.
 
 #[path = "server.rs"]
 mod server;

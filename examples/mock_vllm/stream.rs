@@ -159,9 +159,7 @@ impl Streamed {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        if !self.started
-            && let Some(ms) = self.plan.delay_first_ms
-        {
+        if let Some(ms) = self.plan.delay_first_ms.take() {
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         loop {
