@@ -1,4 +1,5 @@
 //! The mock replica against recorded answers of a real vLLM 0.32.0, and its faults.
+#![cfg(not(target_arch = "wasm32"))]
 // Helpers outside of test functions may fail as loudly as the tests they serve.
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,7 @@
 //! The bodies and events that vLLM 0.32 answers with, field for field and in its order.
 
-use super::call::{Api, ApiError, Call};
+use super::call::{Api, Call};
+use super::error::ApiError;
 use super::faults::UsageFault;
 use super::{messages, responses};
 use serde_json::Value;

@@ -2,9 +2,10 @@
 
 use super::Shared;
 use super::answer::{Answer, error_body};
-use super::call::{Api, ApiError, Call};
+use super::call::{Api, Call};
 use super::conn::Resetter;
 use super::engine::{Order, Ticket};
+use super::error::ApiError;
 use super::faults::{ErrorInStream, Plan};
 use super::metrics::Done;
 use super::pages::unix_s;

@@ -1,7 +1,7 @@
 //! The small endpoints: models, tokenizer.
 
 use super::Shared;
-use super::call::count_tokens;
+use super::prompt::count_tokens;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 

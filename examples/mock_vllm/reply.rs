@@ -1,8 +1,8 @@
 //! Replies with the headers that uvicorn and vLLM set.
 
 use super::answer::error_body;
-use super::call::ApiError;
 use super::conn::Resetter;
+use super::error::ApiError;
 use super::faults::Plan;
 use super::stream::{Body, faulty, full};
 use hyper::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};

@@ -2,9 +2,10 @@
 //! happen on the way.
 
 use super::answer::{Answer, DONE, error_event};
-use super::call::{ApiError, Call};
+use super::call::Call;
 use super::conn::Resetter;
 use super::engine::Ticket;
+use super::error::ApiError;
 use super::faults::{Plan, UsageFault};
 use bytes::Bytes;
 use futures_util::stream;
