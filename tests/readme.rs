@@ -445,3 +445,47 @@ fn every_make_target_that_is_named_exists() {
     }
     assert!(named >= 4, "{named} targets");
 }
+
+/// Every Rust source of the repository.
+fn sources() -> String {
+    let mut all = String::new();
+    let mut folders = vec![root().join("src"), root().join("tests")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                all.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_test_that_guards_something_exists() {
+    let architecture = read("docs/architecture.md");
+    let (_, behind) = architecture
+        .split_once("| Must hold | Guarded by |")
+        .unwrap();
+    let sources = sources();
+    let mut guards = 0;
+    for row in behind
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+    {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let named = code(cells[1]);
+        assert!(!named.is_empty(), "{row}");
+        for name in named {
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "no test is called {name}"
+            );
+            guards += 1;
+        }
+    }
+    assert!(guards > 30, "{guards} guards");
+}
