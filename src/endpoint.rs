@@ -116,7 +116,11 @@ mod tests {
 
     #[test]
     fn a_pool_is_the_same_whatever_order_it_is_given_in() {
-        let one = Pool::new(vec![endpoint("10.0.0.2:80"), endpoint("[::1]:80"), endpoint("10.0.0.1:80")]);
+        let one = Pool::new(vec![
+            endpoint("10.0.0.2:80"),
+            endpoint("[::1]:80"),
+            endpoint("10.0.0.1:80"),
+        ]);
         let two = Pool::new(vec![
             endpoint("[::1]:80"),
             endpoint("10.0.0.1:80"),

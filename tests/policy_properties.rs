@@ -1,4 +1,6 @@
 //! The routing policies against naive twins, and the field cases that the policies alone decide.
+// The helpers of tests may fail as loudly as the tests themselves.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use proptest::prelude::*;
 use warmroute::endpoint::{Endpoint, Pool};
@@ -172,16 +174,26 @@ fn a2_as_many_requests_as_idle_endpoints_take_one_each() {
 
 #[test]
 fn h1_many_endpoints_few_requests_one_hot_prefix() {
-    let mut table = Table::new(BY_REQUESTS, &[1; 300]);
-    for number in 0..150u64 {
-        let key = if number % 4 == 0 { key(0) } else { key(number) };
-        let ranking = table.rank(Some(key), ONE);
-        assert!(ranking.bound >= 1);
-        let first = ranking.endpoints[0];
-        assert!(u64::from(table.at(first).load.requests) < ranking.bound);
-        table.at(first).load.requests += 1;
+    for (spec, measure) in [
+        (BY_REQUESTS, Measure::Requests),
+        (BY_TOKENS, Measure::Tokens),
+    ] {
+        let mut table = Table::new(spec, &[1; 300]);
+        for number in 0..150u64 {
+            let key = if number % 4 == 0 { key(0) } else { key(number) };
+            let ranking = table.rank(Some(key), ONE);
+            assert!(ranking.bound >= 1);
+            let load = &mut table.at(ranking.endpoints[0]).load;
+            assert!(
+                measure.of(load) < ranking.bound,
+                "nobody was within its bound"
+            );
+            load.requests += ONE.requests;
+            load.prefill_tokens += ONE.prefill_tokens;
+            load.decode_tokens += ONE.decode_tokens;
+        }
+        assert!(table.busiest() <= 3, "{spec:?} {}", table.busiest());
     }
-    assert!(table.busiest() <= 3, "{}", table.busiest());
 }
 
 #[test]
@@ -376,7 +388,7 @@ proptest! {
     }
 
     #[test]
-    fn the_better_of_two_is_never_the_worst_of_all(loads in prop::collection::vec(load(), 2..8), random in any::<u64>()) {
+    fn the_better_of_two_comes_first(loads in prop::collection::vec(load(), 2..8), random in any::<u64>()) {
         let mut table = Table::new(PolicySpec::PowerOfTwo { load: LoadKind::Tokens }, &vec![1; loads.len()]);
         for (candidate, load) in table.candidates.iter_mut().zip(&loads) {
             candidate.load = *load;
@@ -462,6 +474,69 @@ fn weights_too_large_for_a_cycle_keep_their_proportions() {
     let count = |which| schedule.iter().filter(|&&index| index == which).count() as f64;
     assert!((count(1) / count(0) - 2.0).abs() < 0.02);
     assert!((count(2) / count(0) - 4.0).abs() < 0.04);
+}
+
+#[test]
+fn power_of_two_compares_what_it_is_told_to() {
+    // By weight, 2 requests on the second are half of one on the first.
+    for (load, weights, expected) in [
+        (LoadKind::Requests, [1, 1], 0),
+        (LoadKind::Requests, [1, 4], 1),
+        (LoadKind::Tokens, [1, 1], 1),
+        (LoadKind::Tokens, [200, 1], 0),
+        (LoadKind::Kv, [1, 1], 0),
+        (LoadKind::Kv, [1, 4], 0),
+    ] {
+        let mut table = Table::new(PolicySpec::PowerOfTwo { load }, &weights);
+        for (endpoint, requests, tokens, kv_usage_permille) in [(0, 1, 1000, 500), (1, 2, 10, 501)]
+        {
+            let candidate = table.at(endpoint);
+            candidate.load = Load {
+                requests,
+                prefill_tokens: tokens,
+                decode_tokens: 0,
+            };
+            candidate.kv_usage_permille = kv_usage_permille;
+        }
+        for _ in 0..20 {
+            let ranking = table.rank(None, ONE);
+            assert_eq!(
+                ranking.endpoints,
+                [expected, 1 - expected],
+                "{load:?} {weights:?}"
+            );
+            assert_eq!(ranking.reason, Reason::LessLoadedOfTwo);
+        }
+    }
+}
+
+#[test]
+fn power_of_two_draws_every_pair_alike() {
+    let mut table = Table::new(
+        PolicySpec::PowerOfTwo {
+            load: LoadKind::Requests,
+        },
+        &[1; 4],
+    );
+    let mut pairs = std::collections::BTreeMap::new();
+    for _ in 0..6000 {
+        let ranked = table.rank(None, ONE).endpoints;
+        *pairs.entry((ranked[0], ranked[1])).or_insert(0) += 1;
+    }
+    assert_eq!(pairs.len(), 12);
+    assert!(
+        pairs.values().all(|count| (400..600).contains(count)),
+        "{pairs:?}"
+    );
+}
+
+#[test]
+fn a_sole_candidate_is_picked_by_every_policy() {
+    for spec in ALL {
+        let ranking = Table::new(spec, &[7]).rank(Some(1), ONE);
+        assert_eq!(ranking.endpoints, [0], "{spec:?}");
+        assert_ne!(ranking.reason, Reason::LessLoadedOfTwo);
+    }
 }
 
 #[test]

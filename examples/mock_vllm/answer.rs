@@ -2,7 +2,8 @@
 
 use super::call::{Api, ApiError, Call};
 use super::faults::UsageFault;
-use serde_json::{Value, json};
+use super::{messages, responses};
+use serde_json::Value;
 use std::fmt::Write as _;
 
 const FINGERPRINT: &str = "vllm-0.32.0-ae9ced08";
@@ -25,7 +26,7 @@ pub struct Answer {
 }
 
 /// A JSON string literal.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
@@ -70,7 +71,8 @@ impl Answer {
             .unwrap_or(" warm")
     }
 
-    fn text(&self, choice: usize) -> String {
+    /// The whole text of a choice.
+    pub fn text(&self, choice: usize) -> String {
         (0..self.call.output_tokens)
             .map(|at| self.word(choice, at))
             .collect()
@@ -80,7 +82,8 @@ impl Answer {
         self.call.prompts.len()
     }
 
-    fn output_tokens(&self) -> u64 {
+    /// Of all choices.
+    pub fn output_tokens(&self) -> u64 {
         u64::from(self.call.output_tokens) * self.choices() as u64
     }
 
@@ -132,10 +135,8 @@ impl Answer {
         match self.call.api {
             Api::Chat => self.chat_body(&usage),
             Api::Completions => self.completion_body(&usage),
-            Api::Responses => self
-                .response_object(cached_tokens, "incomplete")
-                .to_string(),
-            Api::Messages => self.message_object(cached_tokens).to_string(),
+            Api::Responses => responses::body(self, cached_tokens),
+            Api::Messages => messages::body(self, cached_tokens),
         }
     }
 
@@ -175,81 +176,6 @@ impl Answer {
         )
     }
 
-    fn response_object(&self, cached_tokens: u32, status: &str) -> Value {
-        let done = status == "incomplete";
-        let output = if done {
-            json!([self.response_item("completed")])
-        } else {
-            json!([])
-        };
-        let details = match self.usage {
-            Some(UsageFault::NullCached) => Value::Null,
-            _ => json!({"cached_tokens": cached_tokens, "cache_write_tokens": 0,
-                "input_tokens_per_turn": [], "cached_tokens_per_turn": []}),
-        };
-        let usage = if done && self.usage != Some(UsageFault::None) {
-            json!({
-                "input_tokens": self.call.prompt_tokens,
-                "input_tokens_details": details,
-                "output_tokens": self.output_tokens(),
-                "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 0,
-                    "output_tokens_per_turn": [], "tool_output_tokens_per_turn": []},
-                "total_tokens": u64::from(self.call.prompt_tokens) + self.output_tokens(),
-            })
-        } else {
-            Value::Null
-        };
-        let reason = if done {
-            json!({"reason": "max_output_tokens"})
-        } else {
-            Value::Null
-        };
-        json!({
-            "id": format!("resp_{}", self.id), "created_at": self.created,
-            "incomplete_details": reason, "instructions": self.call.instructions,
-            "metadata": null, "model": self.call.model, "object": "response", "output": output,
-            "parallel_tool_calls": true, "temperature": 1.0, "tool_choice": "none", "tools": [],
-            "top_p": 1.0, "background": false, "max_output_tokens": self.call.output_tokens,
-            "max_tool_calls": null, "previous_response_id": null, "prompt": null,
-            "reasoning": null, "service_tier": "auto", "status": status, "text": null,
-            "top_logprobs": null, "truncation": "disabled", "usage": usage, "user": null,
-            "presence_penalty": 0.0, "frequency_penalty": 0.0, "kv_transfer_params": null,
-            "ec_transfer_params": null, "input_messages": null, "output_messages": null,
-        })
-    }
-
-    fn response_item(&self, status: &str) -> Value {
-        let content = match status {
-            "completed" => json!([{"annotations": [], "text": self.text(0), "type": "output_text",
-                "logprobs": null}]),
-            _ => json!([]),
-        };
-        json!({"id": format!("msg_{}", self.id), "content": content, "role": "assistant",
-            "status": status, "type": "message", "phase": null})
-    }
-
-    fn message_object(&self, cached_tokens: u32) -> Value {
-        let mut message = json!({
-            "id": format!("chatcmpl-{}", self.id), "type": "message", "role": "assistant",
-            "content": [{"type": "text", "text": self.text(0)}], "model": self.call.model,
-            "stop_reason": "max_tokens", "usage": self.message_usage(cached_tokens),
-        });
-        if self.usage == Some(UsageFault::None) {
-            message["usage"] = Value::Null;
-        }
-        message
-    }
-
-    fn message_usage(&self, cached_tokens: u32) -> Value {
-        let cached = match self.usage {
-            Some(UsageFault::NullCached) => Value::Null,
-            _ => json!(cached_tokens),
-        };
-        json!({"input_tokens": self.call.prompt_tokens.saturating_sub(cached_tokens),
-            "output_tokens": self.output_tokens(), "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached})
-    }
-
     /// The events before the first token, one string each.
     pub fn head_events(&self, cached_tokens: u32) -> Vec<String> {
         match self.call.api {
@@ -257,43 +183,8 @@ impl Answer {
                 .map(|choice| self.role_event(choice))
                 .collect(),
             Api::Completions => Vec::new(),
-            Api::Responses => {
-                let response = self.response_object(0, "in_progress");
-                let item = self.response_item("in_progress");
-                let part =
-                    json!({"annotations": [], "text": "", "type": "output_text", "logprobs": []});
-                vec![
-                    event("response.created", 0, json!({"response": response})),
-                    event("response.in_progress", 1, json!({"response": response})),
-                    event(
-                        "response.output_item.added",
-                        2,
-                        json!({"output_index": 0, "item": item}),
-                    ),
-                    event(
-                        "response.content_part.added",
-                        3,
-                        json!({"item_id": item["id"],
-                        "output_index": 0, "content_index": 0, "part": part}),
-                    ),
-                ]
-            }
-            Api::Messages => {
-                let mut message = self.message_object(cached_tokens);
-                message["content"] = json!([]);
-                message["stop_reason"] = Value::Null;
-                if let Some(tokens) = message.pointer_mut("/usage/output_tokens") {
-                    *tokens = json!(0);
-                }
-                vec![
-                    named("message_start", json!({"message": message})),
-                    named(
-                        "content_block_start",
-                        json!({"index": 0,
-                        "content_block": {"type": "text", "text": ""}}),
-                    ),
-                ]
-            }
+            Api::Responses => responses::head(self),
+            Api::Messages => messages::head(self, cached_tokens),
         }
     }
 
@@ -344,23 +235,8 @@ impl Answer {
             Api::Completions => format!(
                 r#"data: {{"id":"cmpl-{id}","object":"text_completion","created":{created},"model":{model},"choices":[{{"index":{choice},"text":"{word}","logprobs":null,"finish_reason":{reason},"stop_reason":null,"prompt_token_ids":null,"token_ids":null}}]{usage}{print}}}"#
             ),
-            Api::Responses => {
-                let item = format!("msg_{id}");
-                return event(
-                    "response.output_text.delta",
-                    u64::from(at) + 4,
-                    json!({
-                    "item_id": item, "output_index": 0, "content_index": 0, "delta": word,
-                    "logprobs": []}),
-                );
-            }
-            Api::Messages => {
-                return named(
-                    "content_block_delta",
-                    json!({"index": 0,
-                    "delta": {"type": "text_delta", "text": word}}),
-                );
-            }
+            Api::Responses => return responses::delta(self, at, word),
+            Api::Messages => return messages::delta(word),
         };
         text.push_str("\n\n");
         text
@@ -391,64 +267,8 @@ impl Answer {
                 events.push(DONE.to_owned());
                 events
             }
-            Api::Responses => self.response_tail(cached_tokens),
-            Api::Messages => vec![
-                named("content_block_stop", json!({"index": 0})),
-                named(
-                    "message_delta",
-                    json!({"delta": {"stop_reason": "max_tokens"},
-                    "usage": self.message_object(cached_tokens)["usage"]}),
-                ),
-                named("message_stop", json!({})),
-                DONE.to_owned(),
-            ],
+            Api::Responses => responses::tail(self, cached_tokens),
+            Api::Messages => messages::tail(self, cached_tokens),
         }
     }
-
-    fn response_tail(&self, cached_tokens: u32) -> Vec<String> {
-        let item = self.response_item("completed");
-        let part = item["content"][0].clone();
-        let next = u64::from(self.call.output_tokens) + 4;
-        let place = |extra: Value| {
-            let mut data = json!({"item_id": item["id"], "output_index": 0, "content_index": 0});
-            if let (Value::Object(data), Value::Object(extra)) = (&mut data, extra) {
-                data.extend(extra);
-            }
-            data
-        };
-        vec![
-            event(
-                "response.output_text.done",
-                next,
-                place(json!({"text": part["text"], "logprobs": []})),
-            ),
-            event(
-                "response.content_part.done",
-                next + 1,
-                place(json!({"part": part})),
-            ),
-            event(
-                "response.output_item.done",
-                next + 2,
-                json!({"output_index": 0, "item": item}),
-            ),
-            event(
-                "response.completed",
-                next + 3,
-                json!({"response": self.response_object(cached_tokens, "incomplete")}),
-            ),
-        ]
-    }
-}
-
-/// An event of the Responses API.
-fn event(kind: &str, sequence: u64, mut data: Value) -> String {
-    data["sequence_number"] = json!(sequence);
-    named(kind, data)
-}
-
-/// An event with a name, whose data repeats it as `type`.
-fn named(kind: &str, mut data: Value) -> String {
-    data["type"] = json!(kind);
-    format!("event: {kind}\ndata: {data}\n\n")
 }

@@ -121,7 +121,7 @@ pub struct Call {
     pub output_tokens: u32,
     /// Prompts counted once each, however many choices.
     pub prompt_tokens: u32,
-    /// `temperature` and `top_p` as given, for the echo in `/v1/responses`.
+    /// As given; `/v1/responses` repeats it.
     pub instructions: Value,
 }
 

@@ -167,7 +167,7 @@ impl Metrics {
                 continue;
             };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            if name.starts_with("http_") || name == "vllm:lora_requests_info" {
+            if name == "vllm:lora_requests_info" {
                 continue;
             }
             let series = own_labels(series, name, limits, profile);

@@ -15,7 +15,7 @@ use hyper::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue
 use hyper::header::{SERVER, VARY};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -334,9 +334,7 @@ async fn infer(
         .map_err(|_| ApiError::prompt_too_long(shared.limits.max_model_len))?;
     let answer = Answer {
         id: request_id(shared, parts),
-        created: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
+        created: unix_s(),
         block_tokens: shared.limits.block_tokens,
         usage: plan.usage,
         call,
@@ -464,32 +462,40 @@ fn own_metrics(shared: &Shared) -> String {
 
 fn models(shared: &Shared) -> String {
     let limits = &shared.limits;
-    let base = (limits.model.as_str(), None, Some(limits.max_model_len));
-    let adapters = limits
-        .adapters
-        .iter()
-        .map(|name| (name.as_str(), Some(&limits.model), None));
-    let data: Vec<Value> = std::iter::once(base)
-        .chain(adapters)
-        .map(|(name, parent, max_model_len)| {
-            json!({"id": name, "object": "model", "created": 0, "owned_by": "vllm",
-                "root": format!("models/{name}"), "parent": parent, "max_model_len": max_model_len,
-                "permission": [{"id": format!("modelperm-{name}"), "object": "model_permission",
-                    "created": 0, "allow_create_engine": false, "allow_sampling": true,
-                    "allow_logprobs": true, "allow_search_indices": false, "allow_view": true,
-                    "allow_fine_tuning": false, "organization": "*", "group": null,
-                    "is_blocking": false}]})
-        })
-        .collect();
-    json!({"object": "list", "data": data}).to_string()
+    let length = limits.max_model_len.to_string();
+    let parent = Value::from(limits.model.as_str()).to_string();
+    let mut data = vec![model_card(&limits.model, "null", &length)];
+    data.extend(
+        limits
+            .adapters
+            .iter()
+            .map(|name| model_card(name, &parent, "null")),
+    );
+    format!(r#"{{"object":"list","data":[{}]}}"#, data.join(","))
 }
 
+fn model_card(name: &str, parent: &str, max_model_len: &str) -> String {
+    let quoted = |text: String| Value::from(text).to_string();
+    let (root, permission) = (
+        quoted(format!("models/{name}")),
+        quoted(format!("modelperm-{name}")),
+    );
+    let id = quoted(name.to_owned());
+    let created = unix_s();
+    format!(
+        r#"{{"id":{id},"object":"model","created":{created},"owned_by":"vllm","root":{root},"parent":{parent},"max_model_len":{max_model_len},"permission":[{{"id":{permission},"object":"model_permission","created":{created},"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}}]}}"#
+    )
+}
+
+/// The ids are the tokens' positions: nobody can read anything from them.
 fn tokenize(shared: &Shared, body: &Value) -> String {
     let count = count_tokens(body);
-    let tokens: Vec<u32> = (0..count).collect();
-    let limit = shared.limits.max_model_len;
-    json!({"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": null})
-        .to_string()
+    let tokens: Vec<String> = (0..count).map(|id| id.to_string()).collect();
+    format!(
+        r#"{{"count":{count},"max_model_len":{},"tokens":[{}],"token_strs":null}}"#,
+        shared.limits.max_model_len,
+        tokens.join(",")
+    )
 }
 
 fn detokenize(body: &Value) -> String {
@@ -497,7 +503,13 @@ fn detokenize(body: &Value) -> String {
         .get("tokens")
         .and_then(Value::as_array)
         .map_or(0, Vec::len);
-    json!({"prompt": " tok".repeat(count)}).to_string()
+    format!(r#"{{"prompt":"{}"}}"#, " tok".repeat(count))
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 fn status_fault(status: u16, plan: Plan, resetter: Resetter) -> Response<Body> {

@@ -9,7 +9,9 @@ mod call;
 mod conn;
 mod engine;
 mod faults;
+mod messages;
 mod metrics;
+mod responses;
 mod routes;
 mod stream;
 

@@ -78,6 +78,9 @@ fn usage_middle(bytes: &[u8]) -> Option<usize> {
         .map(|at| at + 8)
 }
 
+/// Called once all tokens are there.
+pub type OnEnd = Box<dyn FnOnce(&[Ticket], &Answer) + Send>;
+
 /// The state of a streamed body.
 pub struct Streamed {
     pub answer: Answer,
@@ -91,7 +94,7 @@ pub struct Streamed {
     events: u32,
     ready: VecDeque<Piece>,
     end: End,
-    on_end: Option<Box<dyn FnOnce(&[Ticket], &Answer) + Send>>,
+    on_end: Option<OnEnd>,
 }
 
 impl Streamed {
@@ -101,7 +104,7 @@ impl Streamed {
         plan: Plan,
         resetter: Resetter,
         guard: Box<dyn Send>,
-        on_end: Box<dyn FnOnce(&[Ticket], &Answer) + Send>,
+        on_end: OnEnd,
     ) -> Self {
         Self {
             sent_tokens: vec![0; tickets.len()],

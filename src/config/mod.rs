@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::endpoint::{Endpoint, Pool};
-use crate::policy::spec::{LoadKind, Measure, PolicySpec};
+use crate::policy::{LoadKind, Measure, PolicySpec};
 use crate::request::ScanOptions;
 use crate::tokens::TokenEstimator;
 
@@ -34,7 +34,10 @@ pub struct ConfigError {
 
 impl ConfigError {
     fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { path: path.into(), problem: problem.into() }
+        Self {
+            path: path.into(),
+            problem: problem.into(),
+        }
     }
 }
 
@@ -129,6 +132,8 @@ pub enum OtherPaths {
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Hash of the text: VMs that share a store know by it who is configured alike.
+    pub fingerprint: u64,
     /// How Envoy is told.
     pub steering: SteeringMode,
     /// At least one, each with at least one endpoint.
@@ -152,16 +157,34 @@ pub struct Config {
 impl Config {
     /// Parses and validates a plugin configuration.
     pub fn parse(json: &[u8]) -> Result<Self, ConfigError> {
-        let text = if json.iter().all(u8::is_ascii_whitespace) { b"{}".as_slice() } else { json };
+        let text = if json.iter().all(u8::is_ascii_whitespace) {
+            b"{}".as_slice()
+        } else {
+            json
+        };
         let mut reader = serde_json::Deserializer::from_slice(text);
-        let raw: raw::Config = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|error| ConfigError::new(error.path().to_string(), error.inner().to_string()))?;
-        reader.end().map_err(|error| ConfigError::new(".", error.to_string()))?;
-        Self::validate(raw)
+        let raw: raw::Config = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            ConfigError::new(error.path().to_string(), error.inner().to_string())
+        })?;
+        reader
+            .end()
+            .map_err(|error| ConfigError::new(".", error.to_string()))?;
+        Self::validate(raw, xxhash_rust::xxh64::xxh64(json, 0))
     }
 
-    fn validate(raw: raw::Config) -> Result<Self, ConfigError> {
-        let raw::Config { steering, policy, endpoints, pools, prefix, tokens, hold, scrape, explain, other_paths } = raw;
+    fn validate(raw: raw::Config, fingerprint: u64) -> Result<Self, ConfigError> {
+        let raw::Config {
+            steering,
+            policy,
+            endpoints,
+            pools,
+            prefix,
+            tokens,
+            hold,
+            scrape,
+            explain,
+            other_paths,
+        } = raw;
         let mut fields = Vec::new();
         let pools = pools_of(policy, endpoints, pools, &mut fields)?;
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
@@ -169,23 +192,62 @@ impl Config {
         };
         let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
         let tokens = TokenEstimator {
-            bytes_per_token_milli: thousandths("tokens.bytes_per_token", tokens.bytes_per_token, 4_000, 100, 100_000)?,
-            output_tokens: within("tokens.output_tokens", tokens.output_tokens, 256, 1, 1 << 24)?,
-            image_tokens: within("tokens.image_tokens", tokens.image_tokens, 1_024, 0, 1 << 24)?,
+            bytes_per_token_milli: thousandths(
+                "tokens.bytes_per_token",
+                tokens.bytes_per_token,
+                4_000,
+                100,
+                100_000,
+            )?,
+            output_tokens: within(
+                "tokens.output_tokens",
+                tokens.output_tokens,
+                256,
+                1,
+                1 << 24,
+            )?,
+            image_tokens: within(
+                "tokens.image_tokens",
+                tokens.image_tokens,
+                1_024,
+                0,
+                1 << 24,
+            )?,
         };
         Ok(Self {
+            fingerprint,
             steering: match steering {
                 raw::Steering::OriginalDst => SteeringMode::OriginalDst,
                 raw::Steering::FilterState => SteeringMode::FilterState,
                 raw::Steering::OverrideHost => SteeringMode::OverrideHost,
             },
             pools,
-            scan: ScanOptions { prefix_bytes, block_bytes: 1_024, max_blocks: 0, key_fields: fields },
+            scan: ScanOptions {
+                prefix_bytes,
+                block_bytes: 1_024,
+                max_blocks: 0,
+                key_fields: fields,
+            },
             tokens,
-            hold_max_bytes: u64::from(within("hold.max_bytes", hold.max_bytes, 1_000_000, 1, 1 << 30)?),
-            watchdog_ms: u64::from(within("hold.watchdog_ms", hold.watchdog_ms, 250, 1, 60_000)?),
+            hold_max_bytes: u64::from(within(
+                "hold.max_bytes",
+                hold.max_bytes,
+                1_000_000,
+                1,
+                1 << 30,
+            )?),
+            watchdog_ms: u64::from(within(
+                "hold.watchdog_ms",
+                hold.watchdog_ms,
+                250,
+                1,
+                60_000,
+            )?),
             scrape: scrape.map(scrape_of).transpose()?,
-            explain: Explain { response_header: toggle(explain.response_header), log_field: toggle(explain.log_field) },
+            explain: Explain {
+                response_header: toggle(explain.response_header),
+                log_field: toggle(explain.log_field),
+            },
             other_paths: match other_paths {
                 raw::OtherPaths::Pick => OtherPaths::Pick,
                 raw::OtherPaths::Pass => OtherPaths::Pass,
@@ -208,19 +270,34 @@ fn pools_of(
         (Some(endpoints), None) => {
             let (spec, keys) = policy_of("policy", policy.unwrap_or_default(), fields)?;
             let pool = endpoints_of("endpoints", endpoints)?;
-            vec![PoolConfig { name: "default".into(), models: Vec::new(), pool, policy: spec, keys }]
+            vec![PoolConfig {
+                name: "default".into(),
+                models: Vec::new(),
+                pool,
+                policy: spec,
+                keys,
+            }]
         }
         (None, Some(pools)) => named_pools(&policy.unwrap_or_default(), pools, fields)?,
         (Some(_), Some(_)) => {
-            return Err(ConfigError::new("pools", "give either `endpoints` (one pool) or `pools`, not both"));
+            return Err(ConfigError::new(
+                "pools",
+                "give either `endpoints` (one pool) or `pools`, not both",
+            ));
         }
         (None, None) => {
-            return Err(ConfigError::new("endpoints", "missing: give `endpoints` (one pool) or `pools`"));
+            return Err(ConfigError::new(
+                "endpoints",
+                "missing: give `endpoints` (one pool) or `pools`",
+            ));
         }
     };
     let named: usize = pools.iter().map(|pool| pool.pool.len()).sum();
     if named > MAX_ENDPOINTS {
-        return Err(ConfigError::new("pools", format!("{named} endpoints; at most {MAX_ENDPOINTS} are allowed")));
+        return Err(ConfigError::new(
+            "pools",
+            format!("{named} endpoints; at most {MAX_ENDPOINTS} are allowed"),
+        ));
     }
     Ok(pools)
 }
@@ -231,13 +308,19 @@ fn named_pools(
     fields: &mut Vec<String>,
 ) -> Result<Vec<PoolConfig>, ConfigError> {
     if pools.is_empty() || pools.len() > MAX_POOLS {
-        return Err(ConfigError::new("pools", format!("must hold between 1 and {MAX_POOLS} pools")));
+        return Err(ConfigError::new(
+            "pools",
+            format!("must hold between 1 and {MAX_POOLS} pools"),
+        ));
     }
     let mut valid: Vec<PoolConfig> = Vec::with_capacity(pools.len());
     for (index, raw) in pools.into_iter().enumerate() {
         let path = format!("pools[{index}]");
         if raw.name.is_empty() || valid.iter().any(|pool| pool.name == raw.name) {
-            return Err(ConfigError::new(format!("{path}.name"), "must be unique and not empty"));
+            return Err(ConfigError::new(
+                format!("{path}.name"),
+                "must be unique and not empty",
+            ));
         }
         for (at, model) in raw.models.iter().enumerate() {
             if valid.iter().any(|pool| pool.models.contains(model)) {
@@ -248,7 +331,13 @@ fn named_pools(
         let policy = raw.policy.unwrap_or_else(|| default_policy.clone());
         let (policy, keys) = policy_of(&format!("{path}.policy"), policy, fields)?;
         let pool = endpoints_of(&format!("{path}.endpoints"), raw.endpoints)?;
-        valid.push(PoolConfig { name: raw.name, models: raw.models, pool, policy, keys });
+        valid.push(PoolConfig {
+            name: raw.name,
+            models: raw.models,
+            pool,
+            policy,
+            keys,
+        });
     }
     Ok(valid)
 }
@@ -261,12 +350,17 @@ fn endpoints_of(path: &str, raw: Vec<raw::Endpoint>) -> Result<Pool, ConfigError
     for (index, raw) in raw.into_iter().enumerate() {
         let path = format!("{path}[{index}]");
         let address: SocketAddr = raw.address.parse().map_err(|_| {
-            let problem =
-                format!("`{}` is not IP:port (IPv6 in brackets, as [::1]:8000; no host names)", raw.address);
+            let problem = format!(
+                "`{}` is not IP:port (IPv6 in brackets, as [::1]:8000; no host names)",
+                raw.address
+            );
             ConfigError::new(format!("{path}.address"), problem)
         })?;
         if address.port() == 0 || address.ip().is_unspecified() {
-            return Err(ConfigError::new(format!("{path}.address"), format!("`{}` can't be connected to", raw.address)));
+            return Err(ConfigError::new(
+                format!("{path}.address"),
+                format!("`{}` can't be connected to", raw.address),
+            ));
         }
         let mut endpoint = Endpoint::new(address);
         endpoint.weight = whole(&format!("{path}.weight"), raw.weight, 1, 1, 10_000)?;
@@ -292,7 +386,11 @@ fn policy_of(
     if let Some(key) = raw.given().into_iter().find(|key| !allowed.contains(key)) {
         let problem = match allowed {
             [] => format!("`{}` takes no parameters", raw.name.as_str()),
-            keys => format!("`{}` has no such parameter; it takes `{}`", raw.name.as_str(), keys.join("`, `")),
+            keys => format!(
+                "`{}` has no such parameter; it takes `{}`",
+                raw.name.as_str(),
+                keys.join("`, `")
+            ),
         };
         return Err(ConfigError::new(format!("{path}.{key}"), problem));
     }
@@ -316,7 +414,13 @@ fn policy_of(
             PolicySpec::ConsistentHash { points }
         }
         Name::PrefixHash => PolicySpec::PrefixHash {
-            load_factor_permille: thousandths(&format!("{path}.load_factor"), raw.load_factor, 1_250, 1_000, 100_000)?,
+            load_factor_permille: thousandths(
+                &format!("{path}.load_factor"),
+                raw.load_factor,
+                1_250,
+                1_000,
+                100_000,
+            )?,
             bound: match raw.bound.unwrap_or(raw::Measure::Tokens) {
                 raw::Measure::Requests => Measure::Requests,
                 raw::Measure::Tokens => Measure::Tokens,
@@ -334,7 +438,9 @@ fn keys_of(
 ) -> Result<Vec<KeySource>, ConfigError> {
     let raw = raw.unwrap_or_default();
     if raw.is_empty() || raw.len() > MAX_KEYS {
-        let problem = format!("needs 1 to {MAX_KEYS} sources, such as [{{\"header\": \"x-session-id\"}}, {{\"body\": \"user\"}}]");
+        let problem = format!(
+            "needs 1 to {MAX_KEYS} sources, such as [{{\"header\": \"x-session-id\"}}, {{\"body\": \"user\"}}]"
+        );
         return Err(ConfigError::new(path, problem));
     }
     let mut keys = Vec::with_capacity(raw.len());
@@ -357,35 +463,60 @@ fn keys_of(
 fn field_index(path: &str, field: String, fields: &mut Vec<String>) -> Result<usize, ConfigError> {
     let steps = field.split('.').count();
     if steps > 4 || field.split('.').any(str::is_empty) {
-        let problem = format!("`{field}` must be a field of the body such as `user` or `metadata.session_id`, at most 4 deep");
+        let problem = format!(
+            "`{field}` must be a field of the body such as `user` or `metadata.session_id`, at most 4 deep"
+        );
         return Err(ConfigError::new(format!("{path}.body"), problem));
     }
     if let Some(known) = fields.iter().position(|known| *known == field) {
         return Ok(known);
     }
     if fields.len() >= MAX_KEYS {
-        return Err(ConfigError::new(format!("{path}.body"), format!("at most {MAX_KEYS} different body fields")));
+        return Err(ConfigError::new(
+            format!("{path}.body"),
+            format!("at most {MAX_KEYS} different body fields"),
+        ));
     }
     fields.push(field);
     Ok(fields.len() - 1)
 }
 
 fn is_token(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;\\\"/[]?={}".contains(&byte))
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"()<>@,;\\\"/[]?={}".contains(&byte))
 }
 
 fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     if raw.cluster.is_empty() {
-        return Err(ConfigError::new("scrape.cluster", "must name an Envoy cluster"));
+        return Err(ConfigError::new(
+            "scrape.cluster",
+            "must name an Envoy cluster",
+        ));
     }
     let path = raw.path.unwrap_or_else(|| "/metrics".into());
     if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(ConfigError::new("scrape.path", format!("`{path}` must be a path that starts with `/`")));
+        return Err(ConfigError::new(
+            "scrape.path",
+            format!("`{path}` must be a path that starts with `/`"),
+        ));
     }
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
-    let timeout_ms = whole("scrape.timeout_ms", raw.timeout_ms, interval_ms.min(800), 10, 60_000)?;
-    let stale_after_ms =
-        whole("scrape.stale_after_ms", raw.stale_after_ms, interval_ms.saturating_mul(5), 100, u32::MAX)?;
+    let timeout_ms = whole(
+        "scrape.timeout_ms",
+        raw.timeout_ms,
+        interval_ms.min(800),
+        10,
+        60_000,
+    )?;
+    let stale_after_ms = whole(
+        "scrape.stale_after_ms",
+        raw.stale_after_ms,
+        interval_ms.saturating_mul(5),
+        100,
+        u32::MAX,
+    )?;
     if stale_after_ms < interval_ms {
         let problem = format!("must not be below scrape.interval_ms ({interval_ms})");
         return Err(ConfigError::new("scrape.stale_after_ms", problem));
@@ -399,24 +530,46 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
-fn whole(path: &str, value: Option<raw::Whole>, default: u32, lowest: u32, highest: u32) -> Result<u32, ConfigError> {
+fn whole(
+    path: &str,
+    value: Option<raw::Whole>,
+    default: u32,
+    lowest: u32,
+    highest: u32,
+) -> Result<u32, ConfigError> {
     let value = value.map_or(u64::from(default), |whole| whole.0);
     u32::try_from(value)
         .ok()
         .filter(|value| (lowest..=highest).contains(value))
-        .ok_or_else(|| ConfigError::new(path, format!("must be between {lowest} and {highest}, not {value}")))
+        .ok_or_else(|| {
+            ConfigError::new(
+                path,
+                format!("must be between {lowest} and {highest}, not {value}"),
+            )
+        })
 }
 
 /// A decimal figure kept as whole thousandths, so that decisions never depend on floating point.
-fn thousandths(path: &str, value: Option<f64>, default: u32, lowest: u32, highest: u32) -> Result<u32, ConfigError> {
-    let Some(value) = value else { return Ok(default) };
+fn thousandths(
+    path: &str,
+    value: Option<f64>,
+    default: u32,
+    lowest: u32,
+    highest: u32,
+) -> Result<u32, ConfigError> {
+    let Some(value) = value else {
+        return Ok(default);
+    };
     let scaled = (value * 1_000.0).round();
     if scaled >= f64::from(lowest) && scaled <= f64::from(highest) {
         // The range check makes the cast exact.
         return Ok(scaled as u32);
     }
     let (lowest, highest) = (f64::from(lowest) / 1_000.0, f64::from(highest) / 1_000.0);
-    Err(ConfigError::new(path, format!("must be between {lowest} and {highest}, not {value}")))
+    Err(ConfigError::new(
+        path,
+        format!("must be between {lowest} and {highest}, not {value}"),
+    ))
 }
 
 #[cfg(test)]

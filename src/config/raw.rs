@@ -130,7 +130,14 @@ pub(super) struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { name: PolicyName::PrefixHash, load: None, keys: None, load_factor: None, bound: None, points: None }
+        Self {
+            name: PolicyName::PrefixHash,
+            load: None,
+            keys: None,
+            load_factor: None,
+            bound: None,
+            points: None,
+        }
     }
 }
 

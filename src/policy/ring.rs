@@ -43,7 +43,8 @@ impl Ring {
     /// A ring on which an endpoint has points in proportion to its weight.
     ///
     /// The weights are reduced by their greatest common divisor; if the largest is then above 64 all
-    /// are scaled down to that, none below 1.
+    /// are scaled down to that, none below 1. A change of the pool that changes the divisor, or a
+    /// largest weight above 64, moves more keys than those of the endpoints that came or went.
     pub fn weighted(pool: &Pool, points: u32) -> Self {
         let weights = pool
             .endpoints()
@@ -181,6 +182,20 @@ mod tests {
         assert_eq!(Ring::new(&pool(&[1, 1]), 0).len(), 2);
         assert_eq!(Ring::weighted(&pool(&[0, 0]), 1).len(), 2);
         assert!(Ring::new(&pool(&[]), 128).is_empty());
+    }
+
+    #[test]
+    fn a_key_on_a_point_belongs_to_that_point() {
+        let pool = pool(&[1; 7]);
+        let ring = Ring::new(&pool, 16);
+        for (endpoint, index) in pool.endpoints().iter().zip(0..) {
+            for number in 0..16 {
+                assert_eq!(
+                    ring.walk(point(endpoint.name(), number)).next(),
+                    Some(index)
+                );
+            }
+        }
     }
 
     #[test]

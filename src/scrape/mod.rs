@@ -6,13 +6,16 @@ mod vllm;
 
 use std::fmt;
 
-use prometheus::Samples;
+use prometheus::{BrokenLine, Line, Lines, Sample};
 
 /// Most adapters that one list of a snapshot names; further ones are left out.
 pub const MAX_ADAPTERS: usize = 256;
 
 /// Longest adapter name that is taken, in bytes; longer ones are left out.
 pub const MAX_ADAPTER_NAME_BYTES: usize = 256;
+
+/// Lines whose names begin otherwise are passed over.
+const PREFIXES: [&[u8]; 3] = [b"vllm:", b"sglang:", b"process_start_time_seconds"];
 
 /// Which engine answered, told by the names of its families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +66,7 @@ pub struct Snapshot {
     pub output_tokens: Option<u64>,
     /// Requests thrown out of the running batch since the start.
     pub preemptions: Option<u64>,
-    /// Lines of the engine's families that could not be read.
+    /// Lines of the families read here that are broken.
     pub broken_lines: u32,
 }
 
@@ -117,20 +120,19 @@ impl std::error::Error for ScrapeError {}
 ///
 /// [`ScrapeError::NoKnownFamily`] if none of the families that we read has a usable sample.
 pub fn parse(text: &[u8]) -> Result<Snapshot, ScrapeError> {
-    let mut samples = Samples::new(text, &[b"vllm:", b"sglang:", b"process_start_time_seconds"]);
     let mut vllm = vllm::Families::default();
     let mut sglang = sglang::Families::default();
     let mut started: Option<f64> = None;
-    for sample in samples
-        .by_ref()
-        .filter(|sample| sample.value.is_finite() && sample.value >= 0.0)
-    {
-        if sample.name == b"process_start_time_seconds" {
-            started = Some(started.map_or(sample.value, |other| other.max(sample.value)));
+    let mut broken_lines: u32 = 0;
+    for line in Lines::new(text, &PREFIXES) {
+        let taken = if line.name.starts_with(b"vllm:") {
+            vllm.take(&line)
+        } else if line.name.starts_with(b"sglang:") {
+            sglang.take(&line)
         } else {
-            vllm.take(&sample);
-            sglang.take(&sample);
-        }
+            take_start(&line, &mut started)
+        };
+        broken_lines = broken_lines.saturating_add(u32::from(taken.is_err()));
     }
     let mut snapshot = vllm
         .snapshot()
@@ -138,8 +140,23 @@ pub fn parse(text: &[u8]) -> Result<Snapshot, ScrapeError> {
         .ok_or(ScrapeError::NoKnownFamily)?;
     // Conversions from floating point saturate.
     snapshot.start_time_seconds = started.map(|seconds| seconds as u64);
-    snapshot.broken_lines = samples.broken_lines();
+    snapshot.broken_lines = broken_lines;
     Ok(snapshot)
+}
+
+/// The sample of a line, if its value can be that of a load: finite, and not negative.
+fn usable<'a>(line: &Line<'a>) -> Result<Option<Sample<'a>>, BrokenLine> {
+    line.sample()
+        .map(|sample| Some(sample).filter(|sample| sample.value.is_finite() && sample.value >= 0.0))
+}
+
+fn take_start(line: &Line<'_>, started: &mut Option<f64>) -> Result<(), BrokenLine> {
+    if line.name == b"process_start_time_seconds"
+        && let Some(sample) = usable(line)?
+    {
+        *started = Some(started.map_or(sample.value, |other| other.max(sample.value)));
+    }
+    Ok(())
 }
 
 /// The sum of the usable samples of a family, if there was one.

@@ -4,8 +4,8 @@
 //! (`tp_rank`, `pp_rank`, `priority`) tell the same requests again, whole or in part, so that of the
 //! gauges with one `dp_rank` only the largest counts.
 
-use super::prometheus::{LabelValue, Sample};
-use super::{Engine, Snapshot, Sum};
+use super::prometheus::{BrokenLine, LabelValue, Line};
+use super::{Engine, Snapshot, Sum, usable};
 
 /// Most schedulers of one server; further ones are left out.
 const MAX_RANKS: usize = 256;
@@ -22,6 +22,14 @@ pub(super) struct Families {
     cached_tokens: Sum,
     output_tokens: Sum,
     seen: bool,
+}
+
+/// How a family is read.
+enum Family<'a> {
+    Gauge(&'a mut Ranks),
+    Counter(&'a mut Sum),
+    BlockSize,
+    CacheConfig,
 }
 
 /// The largest value of each `dp_rank`.
@@ -49,32 +57,42 @@ impl Ranks {
 }
 
 impl Families {
-    /// Takes one sample with a finite value that is not negative.
-    pub(super) fn take(&mut self, sample: &Sample<'_>) {
-        let Some(name) = sample.name.strip_prefix(b"sglang:") else {
-            return;
+    /// Takes one line, if it is of a family we read.
+    pub(super) fn take(&mut self, line: &Line<'_>) -> Result<(), BrokenLine> {
+        let Some(name) = line.name.strip_prefix(b"sglang:") else {
+            return Ok(());
+        };
+        let family = match name {
+            b"num_running_reqs" => Family::Gauge(&mut self.running),
+            b"num_queue_reqs" => Family::Gauge(&mut self.waiting),
+            b"token_usage" => Family::Gauge(&mut self.kv_usage),
+            // Gauges of their own since 0.5.11, labels of another before.
+            b"num_pages" => Family::Gauge(&mut self.num_blocks),
+            b"page_size" => Family::BlockSize,
+            b"cache_config_info" => Family::CacheConfig,
+            b"prompt_tokens_total" => Family::Counter(&mut self.prompt_tokens),
+            b"cached_tokens_total" => Family::Counter(&mut self.cached_tokens),
+            b"generation_tokens_total" => Family::Counter(&mut self.output_tokens),
+            _ => return Ok(()),
+        };
+        let Some(sample) = usable(line)? else {
+            return Ok(());
         };
         let number = |label: &str| sample.labels.get(label).and_then(LabelValue::number::<u32>);
         let rank = number("dp_rank");
-        match name {
-            b"num_running_reqs" => self.running.take(rank, sample.value),
-            b"num_queue_reqs" => self.waiting.take(rank, sample.value),
-            b"token_usage" => self.kv_usage.take(rank, sample.value),
-            b"prompt_tokens_total" => self.prompt_tokens.add(sample.value),
-            b"cached_tokens_total" => self.cached_tokens.add(sample.value),
-            b"generation_tokens_total" => self.output_tokens.add(sample.value),
-            // Gauges of their own since 0.5.11, labels of another before.
-            b"page_size" => self.block_size_tokens = Some(sample.value as u32),
-            b"num_pages" => self.num_blocks.take(rank, sample.value),
-            b"cache_config_info" => {
+        match family {
+            Family::Gauge(ranks) => ranks.take(rank, sample.value),
+            Family::Counter(sum) => sum.add(sample.value),
+            Family::BlockSize => self.block_size_tokens = Some(sample.value as u32),
+            Family::CacheConfig => {
                 self.block_size_tokens = self.block_size_tokens.or(number("page_size"));
                 if let Some(pages) = number("num_pages") {
                     self.num_blocks.take(rank, f64::from(pages));
                 }
             }
-            _ => return,
         }
         self.seen = true;
+        Ok(())
     }
 
     /// `None` if no family was seen.

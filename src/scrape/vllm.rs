@@ -1,7 +1,7 @@
 //! vLLM's families, under their exact names (those of 0.32, and older ones where they differ).
 
-use super::prometheus::{LabelValue, Labels, Sample};
-use super::{Engine, MAX_ADAPTER_NAME_BYTES, MAX_ADAPTERS, Snapshot, Sum};
+use super::prometheus::{BrokenLine, LabelValue, Labels, Line};
+use super::{Engine, MAX_ADAPTER_NAME_BYTES, MAX_ADAPTERS, Snapshot, Sum, usable};
 
 /// What was seen of the families so far.
 #[derive(Debug, Default)]
@@ -29,10 +29,10 @@ pub(super) struct Families<'a> {
 }
 
 impl<'a> Families<'a> {
-    /// Takes one sample with a finite value that is not negative.
-    pub(super) fn take(&mut self, sample: &Sample<'a>) {
-        let Some(name) = sample.name.strip_prefix(b"vllm:") else {
-            return;
+    /// Takes one line, if it is of a family we read.
+    pub(super) fn take(&mut self, line: &Line<'a>) -> Result<(), BrokenLine> {
+        let Some(name) = line.name.strip_prefix(b"vllm:") else {
+            return Ok(());
         };
         let sum = match name {
             b"num_requests_running" => &mut self.running,
@@ -46,14 +46,23 @@ impl<'a> Families<'a> {
             b"prompt_tokens_total" => &mut self.prompt_tokens,
             b"generation_tokens_total" => &mut self.output_tokens,
             b"num_preemptions_total" => &mut self.preemptions,
-            _ => return self.take_labels(name, sample),
+            b"engine_sleep_state" | b"lora_requests_info" | b"cache_config_info" => {
+                return self.take_labels(name, line);
+            }
+            _ => return Ok(()),
         };
-        sum.add(sample.value);
-        self.seen = true;
+        if let Some(sample) = usable(line)? {
+            sum.add(sample.value);
+            self.seen = true;
+        }
+        Ok(())
     }
 
     /// Families whose labels say more than their values.
-    fn take_labels(&mut self, name: &[u8], sample: &Sample<'a>) {
+    fn take_labels(&mut self, name: &[u8], line: &Line<'a>) -> Result<(), BrokenLine> {
+        let Some(sample) = usable(line)? else {
+            return Ok(());
+        };
         match name {
             b"engine_sleep_state" => {
                 if sample
@@ -72,7 +81,7 @@ impl<'a> Families<'a> {
                     self.adapters = Some((sample.value, sample.labels));
                 }
             }
-            b"cache_config_info" => {
+            _ => {
                 let number =
                     |label: &str| sample.labels.get(label).and_then(LabelValue::number::<u32>);
                 self.block_size_tokens = self.block_size_tokens.or(number("block_size"));
@@ -80,9 +89,9 @@ impl<'a> Families<'a> {
                     self.num_blocks.add(f64::from(blocks));
                 }
             }
-            _ => return,
         }
         self.seen = true;
+        Ok(())
     }
 
     /// `None` if no family was seen.

@@ -95,7 +95,10 @@ impl BlockCache {
 
     /// How many of the first blocks of `chain` are cached.
     pub fn matched_blocks(&self, chain: &[u64]) -> u32 {
-        let hits = chain.iter().take_while(|id| self.by_id.contains_key(id)).count();
+        let hits = chain
+            .iter()
+            .take_while(|id| self.by_id.contains_key(id))
+            .count();
         u32::try_from(hits).unwrap_or(u32::MAX)
     }
 
@@ -103,7 +106,10 @@ impl BlockCache {
     /// those uses up free space.
     pub fn unheld_blocks(&self, chain: &[u64], count: u32) -> u32 {
         let unheld = chain.iter().take(count as usize).filter(|id| {
-            let slot = self.by_id.get(id).and_then(|index| self.slots.get(*index as usize));
+            let slot = self
+                .by_id
+                .get(id)
+                .and_then(|index| self.slots.get(*index as usize));
             slot.is_some_and(|slot| slot.refs == 0)
         });
         u32::try_from(unheld.count()).unwrap_or(u32::MAX)
@@ -124,7 +130,9 @@ impl BlockCache {
     /// Gives back one reference. The block stays cached, as the most recently used one; so
     /// release a request's blocks tail first.
     pub fn release(&mut self, block: BlockRef) {
-        let Some(slot) = self.slots.get_mut(block.0 as usize) else { return };
+        let Some(slot) = self.slots.get_mut(block.0 as usize) else {
+            return;
+        };
         slot.refs = slot.refs.saturating_sub(1);
         if slot.refs == 0 {
             self.held_blocks = self.held_blocks.saturating_sub(1);
@@ -159,7 +167,12 @@ impl BlockCache {
         if self.anonymous_blocks == 0 || self.by_id.contains_key(&id) {
             return None;
         }
-        let slot = Slot { id, refs: 1, older: NONE, newer: NONE };
+        let slot = Slot {
+            id,
+            refs: 1,
+            older: NONE,
+            newer: NONE,
+        };
         let index = match self.vacant.pop() {
             Some(index) => {
                 *self.slots.get_mut(index as usize)? = slot;
@@ -179,14 +192,18 @@ impl BlockCache {
 
     fn evict_oldest(&mut self) {
         let index = self.oldest;
-        let Some(id) = self.slots.get(index as usize).map(|slot| slot.id) else { return };
+        let Some(id) = self.slots.get(index as usize).map(|slot| slot.id) else {
+            return;
+        };
         self.unlink(index);
         self.by_id.remove(&id);
         self.vacant.push(index);
     }
 
     fn unlink(&mut self, index: u32) {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return;
+        };
         let (older, newer) = (slot.older, slot.newer);
         (slot.older, slot.newer) = (NONE, NONE);
         match self.slots.get_mut(older as usize) {

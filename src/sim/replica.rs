@@ -196,7 +196,8 @@ impl Sequence {
     fn new(mut job: Job, block_tokens: u32) -> Self {
         job.prompt_tokens = job.prompt_tokens.max(1);
         job.output_tokens = job.output_tokens.max(1);
-        job.chain.truncate((job.prompt_tokens / block_tokens) as usize);
+        job.chain
+            .truncate((job.prompt_tokens / block_tokens) as usize);
         Self {
             prefill_tokens: job.prompt_tokens,
             job,
@@ -212,7 +213,8 @@ impl Sequence {
     }
 
     fn blocks(&self) -> u32 {
-        self.anonymous_blocks.saturating_add(u32::try_from(self.held.len()).unwrap_or(u32::MAX))
+        self.anonymous_blocks
+            .saturating_add(u32::try_from(self.held.len()).unwrap_or(u32::MAX))
     }
 
     fn release(&mut self, cache: &mut BlockCache) {
@@ -295,10 +297,18 @@ impl Replica {
     /// Drops a job wherever it is and frees its blocks; false if it is not here. The step in
     /// progress takes its time all the same.
     pub fn abort(&mut self, id: u64) -> bool {
-        if let Some(at) = self.running.iter().position(|sequence| sequence.job.id == id) {
+        if let Some(at) = self
+            .running
+            .iter()
+            .position(|sequence| sequence.job.id == id)
+        {
             let mut sequence = self.running.remove(at);
             sequence.release(&mut self.cache);
-        } else if let Some(at) = self.waiting.iter().position(|sequence| sequence.job.id == id) {
+        } else if let Some(at) = self
+            .waiting
+            .iter()
+            .position(|sequence| sequence.job.id == id)
+        {
             self.waiting.remove(at);
         } else {
             return false;
@@ -351,7 +361,10 @@ impl Replica {
 
     /// Schedules one step and returns its end.
     fn begin_step(&mut self) -> u64 {
-        let mut batch = Batch { budget_tokens: self.profile.token_budget, ..Batch::default() };
+        let mut batch = Batch {
+            budget_tokens: self.profile.token_budget,
+            ..Batch::default()
+        };
         let preempted = self.schedule_running(&mut batch);
         if !preempted {
             self.admit_waiting(&mut batch);
@@ -394,17 +407,23 @@ impl Replica {
     }
 
     fn preempt_last(&mut self) {
-        let Some(mut sequence) = self.running.pop() else { return };
+        let Some(mut sequence) = self.running.pop() else {
+            return;
+        };
         sequence.release(&mut self.cache);
-        sequence.prefill_tokens =
-            sequence.job.prompt_tokens.saturating_add(sequence.generated_tokens);
+        sequence.prefill_tokens = sequence
+            .job
+            .prompt_tokens
+            .saturating_add(sequence.generated_tokens);
         self.counters.preemptions += 1;
         self.waiting.push_front(sequence);
     }
 
     fn admit_waiting(&mut self, batch: &mut Batch) {
         while batch.budget_tokens > 0 && self.running.len() < self.profile.max_running as usize {
-            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            let Some(mut sequence) = self.waiting.pop_front() else {
+                return;
+            };
             if !self.take_blocks(&mut sequence) {
                 self.waiting.push_front(sequence);
                 return;
@@ -422,13 +441,18 @@ impl Replica {
         // The last token is always computed, to have something to sample from.
         let most = (sequence.prefill_tokens - 1) / block_tokens;
         let matched = self.cache.matched_blocks(&sequence.job.chain).min(most);
-        let needed = sequence.prefill_tokens.div_ceil(block_tokens).saturating_sub(matched);
+        let needed = sequence
+            .prefill_tokens
+            .div_ceil(block_tokens)
+            .saturating_sub(matched);
         let unheld = self.cache.unheld_blocks(&sequence.job.chain, matched);
         if u64::from(needed) + u64::from(unheld) > u64::from(self.cache.free_blocks()) {
             return false;
         }
         let chain = sequence.job.chain.iter().take(matched as usize);
-        sequence.held.extend(chain.filter_map(|id| self.cache.hold(*id)));
+        sequence
+            .held
+            .extend(chain.filter_map(|id| self.cache.hold(*id)));
         if !self.cache.allocate(needed) {
             return false;
         }
@@ -458,21 +482,21 @@ impl Replica {
             }
             sequence.release(cache);
             counters.finished += 1;
-            events.push(Event::Finished { id: sequence.job.id, at_us });
+            events.push(Event::Finished {
+                id: sequence.job.id,
+                at_us,
+            });
             false
         });
     }
 }
 
 /// Puts one sequence, whose blocks are there, into the step.
-fn schedule(
-    sequence: &mut Sequence,
-    cache: &mut BlockCache,
-    profile: &Profile,
-    batch: &mut Batch,
-) {
+fn schedule(sequence: &mut Sequence, cache: &mut BlockCache, profile: &Profile, batch: &mut Batch) {
     sequence.in_step = true;
-    let missing = sequence.prefill_tokens.saturating_sub(sequence.computed_tokens);
+    let missing = sequence
+        .prefill_tokens
+        .saturating_sub(sequence.computed_tokens);
     if missing == 0 {
         sequence.computed_tokens += 1;
         batch.budget_tokens -= 1;

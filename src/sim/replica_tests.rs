@@ -15,8 +15,16 @@ fn profile() -> Profile {
 }
 
 fn job(id: u64, root: u64, prompt_tokens: u32, output_tokens: u32) -> Job {
-    let chain = (0..u64::from(prompt_tokens / 16)).map(|depth| root * 1_000 + depth).collect();
-    Job { id, chain, prompt_tokens, output_tokens, detail: Detail::Tokens }
+    let chain = (0..u64::from(prompt_tokens / 16))
+        .map(|depth| root * 1_000 + depth)
+        .collect();
+    Job {
+        id,
+        chain,
+        prompt_tokens,
+        output_tokens,
+        detail: Detail::Tokens,
+    }
 }
 
 fn run(replica: &mut Replica) -> Vec<Event> {
@@ -31,9 +39,12 @@ fn first(events: &[Event], wanted: u64) -> (u64, u32) {
     events
         .iter()
         .find_map(|event| match event {
-            Event::FirstToken { id, at_us, cached_tokens, .. } if *id == wanted => {
-                Some((*at_us, *cached_tokens))
-            }
+            Event::FirstToken {
+                id,
+                at_us,
+                cached_tokens,
+                ..
+            } if *id == wanted => Some((*at_us, *cached_tokens)),
             _ => None,
         })
         .unwrap()
@@ -57,7 +68,10 @@ fn one_request_alone_takes_what_the_formula_says() {
     // 128 and 72 tokens of prefill, then two decodes over 201 and 202 tokens of context.
     let prefill_us = 10_000 + 128_000 + 10_000 + 72_000;
     assert_eq!(first(&events, 1), (5_000 + prefill_us, 0));
-    assert_eq!(finished(&events, 1), 5_000 + prefill_us + (10_000 + 100 + 201) + (10_000 + 100 + 202));
+    assert_eq!(
+        finished(&events, 1),
+        5_000 + prefill_us + (10_000 + 100 + 201) + (10_000 + 100 + 202)
+    );
     assert_eq!(events.len(), 4);
     assert_eq!(replica.gauges().steps, 4);
 }
@@ -72,7 +86,10 @@ fn a_prefix_hit_shortens_the_prefill() {
     // Six full blocks of the hundred tokens are cached.
     assert_eq!(first(&events, 2), (1_000_000 + 10_000 + 4_000, 96));
     let gauges = replica.gauges();
-    assert_eq!((gauges.prefix_queries_tokens, gauges.prefix_hits_tokens), (200, 96));
+    assert_eq!(
+        (gauges.prefix_queries_tokens, gauges.prefix_hits_tokens),
+        (200, 96)
+    );
     assert_eq!((gauges.prompt_tokens, gauges.cached_tokens), (200, 96));
 }
 
@@ -82,7 +99,10 @@ fn a_fully_cached_prompt_still_computes_its_last_block() {
     replica.submit(0, job(1, 1, 64, 1)).unwrap();
     run(&mut replica);
     replica.submit(1_000_000, job(2, 1, 64, 1)).unwrap();
-    assert_eq!(first(&run(&mut replica), 2), (1_000_000 + 10_000 + 16_000, 48));
+    assert_eq!(
+        first(&run(&mut replica), 2),
+        (1_000_000 + 10_000 + 16_000, 48)
+    );
 }
 
 #[test]
@@ -97,7 +117,9 @@ fn another_chain_shares_nothing() {
 fn work_is_conserved_and_the_queue_is_first_come_first_served() {
     let mut replica = Replica::new(profile());
     for id in 0..20 {
-        replica.submit(id * 1_000, job(id, id, 50 + id as u32, 10)).unwrap();
+        replica
+            .submit(id * 1_000, job(id, id, 50 + id as u32, 10))
+            .unwrap();
     }
     let events = run(&mut replica);
     let count = |wanted: fn(&Event) -> bool| events.iter().filter(|event| wanted(event)).count();
@@ -109,7 +131,10 @@ fn work_is_conserved_and_the_queue_is_first_come_first_served() {
     let gauges = replica.gauges();
     assert_eq!(gauges.generation_tokens, 200);
     assert_eq!(gauges.prompt_tokens, (0..20).map(|id| 50 + id).sum::<u64>());
-    assert_eq!((gauges.running, gauges.waiting, gauges.finished), (0, 0, 20));
+    assert_eq!(
+        (gauges.running, gauges.waiting, gauges.finished),
+        (0, 0, 20)
+    );
     assert_eq!(gauges.kv_usage, 0.0);
 }
 
@@ -136,8 +161,15 @@ fn abort_frees_the_blocks_at_once_and_leaves_the_rest_alone() {
     events.extend(run(&mut replica));
     assert_eq!(replica.gauges().kv_usage, 0.0);
     assert!(finished(&events, 2) > 0);
-    assert!(!events.iter().any(|event| matches!(event, Event::Finished { id: 1, .. })));
-    assert_eq!((replica.gauges().aborted, replica.gauges().finished), (1, 1));
+    assert!(
+        !events
+            .iter()
+            .any(|event| matches!(event, Event::Finished { id: 1, .. }))
+    );
+    assert_eq!(
+        (replica.gauges().aborted, replica.gauges().finished),
+        (1, 1)
+    );
     // What was computed stays cached.
     assert_eq!(replica.matched_tokens(&job(3, 1, 100, 1).chain), 96);
 }
@@ -152,7 +184,10 @@ fn abort_of_a_waiting_job() {
 
 #[test]
 fn out_of_blocks_the_youngest_is_preempted_and_still_finishes() {
-    let small = Profile { blocks: 8, ..profile() };
+    let small = Profile {
+        blocks: 8,
+        ..profile()
+    };
     let mut replica = Replica::new(small);
     // Each needs up to six blocks; both prompts fit together, both outputs do not.
     replica.submit(0, job(1, 1, 48, 40)).unwrap();
@@ -168,7 +203,10 @@ fn out_of_blocks_the_youngest_is_preempted_and_still_finishes() {
 #[test]
 fn too_large_is_refused() {
     let mut replica = Replica::new(profile());
-    assert_eq!(replica.submit(0, job(1, 1, 1_000, 26)), Err(SubmitError::TooLarge));
+    assert_eq!(
+        replica.submit(0, job(1, 1, 1_000, 26)),
+        Err(SubmitError::TooLarge)
+    );
     assert_eq!(replica.submit(0, job(1, 1, 1_000, 25)), Ok(()));
     assert_eq!(run(&mut replica).len(), 26);
 }

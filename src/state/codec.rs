@@ -17,7 +17,10 @@ pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Overwrites the bytes at `at`; out of range it does nothing.
 pub(super) fn write(bytes: &mut [u8], at: usize, field: &[u8]) {
-    if let Some(place) = at.checked_add(field.len()).and_then(|end| bytes.get_mut(at..end)) {
+    if let Some(place) = at
+        .checked_add(field.len())
+        .and_then(|end| bytes.get_mut(at..end))
+    {
         place.copy_from_slice(field);
     }
 }

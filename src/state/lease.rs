@@ -16,7 +16,13 @@ pub enum Lease {
 }
 
 /// Takes or renews the lease `key` for `holder` until `now_ms + term_ms`.
-pub fn acquire<S: Store + ?Sized>(store: &S, key: &str, holder: u64, now_ms: u64, term_ms: u64) -> Lease {
+pub fn acquire<S: Store + ?Sized>(
+    store: &S,
+    key: &str,
+    holder: u64,
+    now_ms: u64,
+    term_ms: u64,
+) -> Lease {
     let outcome = update(store, key, |bytes| {
         let current = read_u64(bytes, 0).zip(read_u64(bytes, 8));
         // A clock that was set back must not lock everybody out: no honest expiry lies further
@@ -33,7 +39,11 @@ pub fn acquire<S: Store + ?Sized>(store: &S, key: &str, holder: u64, now_ms: u64
         write(bytes, 8, &now_ms.saturating_add(term_ms).to_le_bytes());
         true
     });
-    if outcome == Update::Written { Lease::Held } else { Lease::Elsewhere }
+    if outcome == Update::Written {
+        Lease::Held
+    } else {
+        Lease::Elsewhere
+    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,9 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn get(&self, key: &str) -> Option<(Vec<u8>, Version)> {
         let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        values.get(key).map(|(bytes, version)| (bytes.clone(), Version(*version)))
+        values
+            .get(key)
+            .map(|(bytes, version)| (bytes.clone(), Version(*version)))
     }
 
     fn replace(&self, key: &str, value: &[u8], expected: Version) -> Result<(), StoreError> {

@@ -52,7 +52,11 @@ enum Update {
 
 /// Reads, changes and writes back until nobody interfered. `change` gets the current bytes (empty
 /// if there are none) and may run several times; it returns whether to write.
-fn update<S: Store + ?Sized>(store: &S, key: &str, mut change: impl FnMut(&mut Vec<u8>) -> bool) -> Update {
+fn update<S: Store + ?Sized>(
+    store: &S,
+    key: &str,
+    mut change: impl FnMut(&mut Vec<u8>) -> bool,
+) -> Update {
     for _ in 0..ATTEMPTS {
         let Some((mut bytes, version)) = store.get(key) else {
             if store.put(key, &[]).is_err() {

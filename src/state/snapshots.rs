@@ -7,7 +7,6 @@ use super::Store;
 use super::codec::{read_u32, read_u64, write};
 use crate::endpoint::EndpointId;
 
-const KEY: &str = "warmroute/1/snapshots";
 const ROW: usize = 32;
 
 /// One engine's gauges at one instant.
@@ -31,7 +30,9 @@ impl Report {
     /// Requests at the engine that did not come through this Envoy. The engine's gauges lag, so
     /// this is never below zero.
     pub fn others(&self) -> u32 {
-        self.running.saturating_add(self.waiting).saturating_sub(self.ours)
+        self.running
+            .saturating_add(self.waiting)
+            .saturating_sub(self.ours)
     }
 
     /// Age in milliseconds.
@@ -40,14 +41,22 @@ impl Report {
     }
 }
 
-/// Reads all reports; empty if there are none or they are of another format.
-pub fn load<S: Store + ?Sized>(store: &S) -> Vec<Report> {
-    let Some((bytes, _)) = store.get(KEY) else { return Vec::new() };
+/// Plugins of different configurations may share a store, during an update above all; each group of
+/// VMs with one configuration has its own reports.
+fn key(group: u64) -> String {
+    format!("warmroute/1/snapshots/{group:016x}")
+}
+
+/// Reads all reports of a group; empty if there are none or they are of another format.
+pub fn load<S: Store + ?Sized>(store: &S, group: u64) -> Vec<Report> {
+    let Some((bytes, _)) = store.get(&key(group)) else {
+        return Vec::new();
+    };
     bytes.chunks_exact(ROW).filter_map(decode).collect()
 }
 
-/// Writes all reports.
-pub fn save<S: Store + ?Sized>(store: &S, reports: &[Report]) {
+/// Writes all reports of a group.
+pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
     let mut bytes = vec![0; reports.len().saturating_mul(ROW)];
     for (row, report) in bytes.chunks_exact_mut(ROW).zip(reports) {
         write(row, 0, &report.endpoint.0.to_le_bytes());
@@ -58,7 +67,7 @@ pub fn save<S: Store + ?Sized>(store: &S, reports: &[Report]) {
         write(row, 28, &report.ours.to_le_bytes());
     }
     // A refused write leaves the last reports, which age out.
-    let _ = store.put(KEY, &bytes);
+    let _ = store.put(&key(group), &bytes);
 }
 
 fn decode(row: &[u8]) -> Option<Report> {
@@ -80,7 +89,7 @@ mod tests {
     #[test]
     fn reports_come_back_as_they_were_saved() {
         let store = MemoryStore::new();
-        assert_eq!(load(&store), []);
+        assert_eq!(load(&store, 1), []);
         let report = Report {
             endpoint: EndpointId(7),
             at_ms: 1_234_567_890_123,
@@ -89,8 +98,28 @@ mod tests {
             kv_usage_permille: 870,
             ours: 4,
         };
-        save(&store, &[report, Report { endpoint: EndpointId(8), ..report }]);
-        assert_eq!(load(&store), [report, Report { endpoint: EndpointId(8), ..report }]);
+        save(
+            &store,
+            1,
+            &[
+                report,
+                Report {
+                    endpoint: EndpointId(8),
+                    ..report
+                },
+            ],
+        );
+        assert_eq!(
+            load(&store, 1),
+            [
+                report,
+                Report {
+                    endpoint: EndpointId(8),
+                    ..report
+                }
+            ]
+        );
+        assert_eq!(load(&store, 2), []);
         assert_eq!(report.others(), 11);
         assert_eq!(Report { ours: 99, ..report }.others(), 0);
     }

@@ -63,7 +63,14 @@ pub struct Ledger {
 impl Ledger {
     /// `vm` must be unique among the VMs that share the store; see [`super::unique_id`].
     pub fn new(vm: u64) -> Self {
-        Self { vm, mine: BTreeMap::new(), hints: BTreeMap::new(), alone: 0, stale: false, last_write_ms: 0 }
+        Self {
+            vm,
+            mine: BTreeMap::new(),
+            hints: BTreeMap::new(),
+            alone: 0,
+            stale: false,
+            last_write_ms: 0,
+        }
     }
 
     /// Lets `choose` pick one of `ids`, given their loads (in the same order) and the number of
@@ -85,7 +92,9 @@ impl Ledger {
         let mut chosen = None;
         let outcome = update(store, KEY, |bytes| {
             self.prepare(bytes, now_ms, pool, ids);
-            let Some(mut table) = Table::new(bytes) else { return false };
+            let Some(mut table) = Table::new(bytes) else {
+                return false;
+            };
             let columns: Option<Vec<usize>> = ids
                 .iter()
                 .enumerate()
@@ -97,11 +106,16 @@ impl Ledger {
                 return false;
             };
             let sums = table.sums();
-            let loads: Vec<Load> =
-                columns.iter().map(|column| sums.get(*column).copied().unwrap_or_default()).collect();
-            chosen = choose(&loads, sequence).and_then(|index| Some((*ids.get(index)?, *columns.get(index)?)));
+            let loads: Vec<Load> = columns
+                .iter()
+                .map(|column| sums.get(*column).copied().unwrap_or_default())
+                .collect();
+            chosen = choose(&loads, sequence)
+                .and_then(|index| Some((*ids.get(index)?, *columns.get(index)?)));
             hints = columns;
-            let Some((endpoint, column)) = chosen else { return false };
+            let Some((endpoint, column)) = chosen else {
+                return false;
+            };
             table.set_cell(slot, column, self.held(endpoint).plus(cost));
             table.set_counter(counter, sequence.wrapping_add(1));
             table.set_heartbeat(slot, now_ms);
@@ -116,7 +130,10 @@ impl Ledger {
             _ => self.choose_alone(ids, choose)?,
         };
         self.mine.entry(endpoint).or_default().add(cost);
-        Some(Reservation { endpoint, held: cost })
+        Some(Reservation {
+            endpoint,
+            held: cost,
+        })
     }
 
     fn choose_alone(
@@ -132,8 +149,16 @@ impl Ledger {
     }
 
     /// The prompt has been computed: only the output is still to come.
-    pub fn release_prefill<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, reservation: &mut Reservation) {
-        let prefill = Load { prefill_tokens: reservation.held.prefill_tokens, ..Load::default() };
+    pub fn release_prefill<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        reservation: &mut Reservation,
+    ) {
+        let prefill = Load {
+            prefill_tokens: reservation.held.prefill_tokens,
+            ..Load::default()
+        };
         if prefill.is_zero() {
             return;
         }
@@ -156,7 +181,10 @@ impl Ledger {
         reservation: Reservation,
         to: EndpointId,
     ) -> Reservation {
-        let Reservation { endpoint: from, held } = reservation;
+        let Reservation {
+            endpoint: from,
+            held,
+        } = reservation;
         self.give_back(from, held);
         self.mine.entry(to).or_default().add(held);
         self.publish(store, now_ms, &[from, to]);
@@ -182,7 +210,9 @@ impl Ledger {
 
     /// What all VMs carry, by endpoint. Endpoints that never had load may be absent.
     pub fn totals<S: Store + ?Sized>(&self, store: &S) -> BTreeMap<EndpointId, Load> {
-        let Some((mut bytes, _)) = store.get(KEY) else { return BTreeMap::new() };
+        let Some((mut bytes, _)) = store.get(KEY) else {
+            return BTreeMap::new();
+        };
         let image = Image::decode(&mut bytes);
         let mut totals = BTreeMap::new();
         for (column, id) in image.endpoints.iter().enumerate() {
@@ -216,10 +246,16 @@ impl Ledger {
     }
 
     fn write_cells(&self, bytes: &mut [u8], now_ms: u64, touched: &[EndpointId]) -> bool {
-        let Some(mut table) = Table::new(bytes) else { return false };
-        let Some(slot) = table.slot(self.vm) else { return false };
+        let Some(mut table) = Table::new(bytes) else {
+            return false;
+        };
+        let Some(slot) = table.slot(self.vm) else {
+            return false;
+        };
         for id in touched {
-            let Some(column) = table.column(*id, 0) else { return false };
+            let Some(column) = table.column(*id, 0) else {
+                return false;
+            };
             table.set_cell(slot, column, self.held(*id));
         }
         table.set_heartbeat(slot, now_ms);
@@ -232,7 +268,10 @@ impl Ledger {
             && Table::new(bytes).is_some_and(|table| {
                 table.slot(self.vm).is_some()
                     && table.counter(pool).is_some()
-                    && ids.iter().enumerate().all(|(index, id)| table.column(*id, index).is_some())
+                    && ids
+                        .iter()
+                        .enumerate()
+                        .all(|(index, id)| table.column(*id, index).is_some())
             });
         if !ready {
             self.rebuild(bytes, now_ms, Some(pool), ids);
@@ -246,22 +285,35 @@ impl Ledger {
         if image.slots.len() >= MAX_SLOTS {
             image.drop_dead(self.vm, now_ms, SLOT_TTL_MS);
         }
-        let wanted: Vec<EndpointId> =
-            ids.iter().copied().chain(self.mine.iter().filter(|(_, load)| !load.is_zero()).map(|(id, _)| *id)).collect();
+        let wanted: Vec<EndpointId> = ids
+            .iter()
+            .copied()
+            .chain(
+                self.mine
+                    .iter()
+                    .filter(|(_, load)| !load.is_zero())
+                    .map(|(id, _)| *id),
+            )
+            .collect();
         image.add_endpoints(&wanted);
         if let Some(pool) = pool {
             image.add_counter(pool);
         }
         if image.slots.len() < MAX_SLOTS {
             let loads = image.endpoints.iter().map(|id| self.held(*id)).collect();
-            image.slots.push(Slot { vm: self.vm, heartbeat_ms: now_ms, loads });
+            image.slots.push(Slot {
+                vm: self.vm,
+                heartbeat_ms: now_ms,
+                loads,
+            });
         }
         image.encode(bytes);
     }
 
     fn bury_the_dead<S: Store + ?Sized>(&self, store: &S, now_ms: u64) {
         update(store, KEY, |bytes| {
-            let dead = Table::new(bytes).is_some_and(|table| table.has_dead(self.vm, now_ms, SLOT_TTL_MS));
+            let dead =
+                Table::new(bytes).is_some_and(|table| table.has_dead(self.vm, now_ms, SLOT_TTL_MS));
             if dead {
                 let mut image = Image::decode(bytes);
                 image.drop_dead(self.vm, now_ms, SLOT_TTL_MS);

@@ -48,12 +48,21 @@ impl<'a> Table<'a> {
         if endpoints > MAX_ENDPOINTS || counters > MAX_COUNTERS || slots > MAX_SLOTS {
             return None;
         }
-        let length = HEADER + endpoints * ID + counters * COUNTER + slots * (SLOT_HEAD + endpoints * CELL);
-        (bytes.len() == length).then_some(Self { bytes, endpoints, counters, slots })
+        let length =
+            HEADER + endpoints * ID + counters * COUNTER + slots * (SLOT_HEAD + endpoints * CELL);
+        (bytes.len() == length).then_some(Self {
+            bytes,
+            endpoints,
+            counters,
+            slots,
+        })
     }
 
     fn slot_at(&self, slot: usize) -> usize {
-        HEADER + self.endpoints * ID + self.counters * COUNTER + slot * (SLOT_HEAD + self.endpoints * CELL)
+        HEADER
+            + self.endpoints * ID
+            + self.counters * COUNTER
+            + slot * (SLOT_HEAD + self.endpoints * CELL)
     }
 
     fn endpoint_at(&self, column: usize) -> Option<EndpointId> {
@@ -94,7 +103,9 @@ impl<'a> Table<'a> {
         let mut sums = vec![Load::default(); self.endpoints];
         for slot in 0..self.slots {
             let start = self.slot_at(slot) + SLOT_HEAD;
-            let Some(cells) = self.bytes.get(start..start + self.endpoints * CELL) else { break };
+            let Some(cells) = self.bytes.get(start..start + self.endpoints * CELL) else {
+                break;
+            };
             for (sum, cell) in sums.iter_mut().zip(cells.chunks_exact(CELL)) {
                 sum.add(decode_cell(cell));
             }
@@ -117,7 +128,8 @@ impl<'a> Table<'a> {
     pub(super) fn has_dead(&self, vm: u64, now_ms: u64, ttl_ms: u64) -> bool {
         (0..self.slots).map(|slot| self.slot_at(slot)).any(|at| {
             read_u64(self.bytes, at) != Some(vm)
-                && read_u64(self.bytes, at + 8).is_none_or(|heartbeat_ms| is_dead(heartbeat_ms, now_ms, ttl_ms))
+                && read_u64(self.bytes, at + 8)
+                    .is_none_or(|heartbeat_ms| is_dead(heartbeat_ms, now_ms, ttl_ms))
         })
     }
 }
@@ -163,8 +175,12 @@ pub(super) struct Image {
 impl Image {
     /// Unpacks; bytes that are no ledger of this version give an empty one.
     pub(super) fn decode(bytes: &mut [u8]) -> Self {
-        let Some(table) = Table::new(bytes) else { return Self::default() };
-        let endpoints = (0..table.endpoints).filter_map(|column| table.endpoint_at(column)).collect();
+        let Some(table) = Table::new(bytes) else {
+            return Self::default();
+        };
+        let endpoints = (0..table.endpoints)
+            .filter_map(|column| table.endpoint_at(column))
+            .collect();
         let counters = (0..table.counters)
             .map(|index| HEADER + table.endpoints * ID + index * COUNTER)
             .filter_map(|at| Some((read_u64(table.bytes, at)?, read_u64(table.bytes, at + 8)?)))
@@ -172,7 +188,9 @@ impl Image {
         let slots = (0..table.slots)
             .filter_map(|slot| {
                 let at = table.slot_at(slot);
-                let cells = table.bytes.get(at + SLOT_HEAD..at + SLOT_HEAD + table.endpoints * CELL)?;
+                let cells = table
+                    .bytes
+                    .get(at + SLOT_HEAD..at + SLOT_HEAD + table.endpoints * CELL)?;
                 Some(Slot {
                     vm: read_u64(table.bytes, at)?,
                     heartbeat_ms: read_u64(table.bytes, at + 8)?,
@@ -180,7 +198,11 @@ impl Image {
                 })
             })
             .collect();
-        Self { endpoints, counters, slots }
+        Self {
+            endpoints,
+            counters,
+            slots,
+        }
     }
 
     /// Packs into `bytes`.
@@ -209,21 +231,19 @@ impl Image {
 
     /// Drops the rows of dead VMs.
     pub(super) fn drop_dead(&mut self, vm: u64, now_ms: u64, ttl_ms: u64) {
-        self.slots.retain(|slot| slot.vm == vm || !is_dead(slot.heartbeat_ms, now_ms, ttl_ms));
+        self.slots
+            .retain(|slot| slot.vm == vm || !is_dead(slot.heartbeat_ms, now_ms, ttl_ms));
     }
 
     /// Gives each of `ids` a column. Past the limit, columns without load make room; an endpoint
     /// for which there is none stays without.
     pub(super) fn add_endpoints(&mut self, ids: &[EndpointId]) {
-        let missing = |endpoints: &[EndpointId]| -> Vec<EndpointId> {
-            ids.iter().copied().filter(|id| !endpoints.contains(id)).collect()
-        };
-        if self.endpoints.len() + missing(&self.endpoints).len() > MAX_ENDPOINTS {
+        if self.endpoints.len().saturating_add(ids.len()) > MAX_ENDPOINTS {
             self.drop_idle_endpoints(ids);
         }
-        for id in missing(&self.endpoints) {
-            if self.endpoints.len() < MAX_ENDPOINTS {
-                self.endpoints.push(id);
+        for id in ids {
+            if !self.endpoints.contains(id) && self.endpoints.len() < MAX_ENDPOINTS {
+                self.endpoints.push(*id);
             }
         }
         for slot in &mut self.slots {
@@ -233,7 +253,11 @@ impl Image {
 
     fn drop_idle_endpoints(&mut self, keep: &[EndpointId]) {
         let busy: Vec<bool> = (0..self.endpoints.len())
-            .map(|column| self.slots.iter().any(|slot| slot.loads.get(column).is_some_and(|load| !load.is_zero())))
+            .map(|column| {
+                self.slots
+                    .iter()
+                    .any(|slot| slot.loads.get(column).is_some_and(|load| !load.is_zero()))
+            })
             .collect();
         let kept: Vec<usize> = self
             .endpoints
@@ -243,9 +267,15 @@ impl Image {
             .filter(|(_, (id, busy))| **busy || keep.contains(id))
             .map(|(column, _)| column)
             .collect();
-        self.endpoints = kept.iter().filter_map(|column| self.endpoints.get(*column).copied()).collect();
+        self.endpoints = kept
+            .iter()
+            .filter_map(|column| self.endpoints.get(*column).copied())
+            .collect();
         for slot in &mut self.slots {
-            slot.loads = kept.iter().filter_map(|column| slot.loads.get(*column).copied()).collect();
+            slot.loads = kept
+                .iter()
+                .filter_map(|column| slot.loads.get(*column).copied())
+                .collect();
         }
     }
 

@@ -9,7 +9,11 @@ fn ids(count: u64) -> Vec<EndpointId> {
 }
 
 fn cost(prefill_tokens: u64, decode_tokens: u64) -> Load {
-    Load { requests: 1, prefill_tokens, decode_tokens }
+    Load {
+        requests: 1,
+        prefill_tokens,
+        decode_tokens,
+    }
 }
 
 fn least(loads: &[Load], _: u64) -> Option<usize> {
@@ -17,7 +21,9 @@ fn least(loads: &[Load], _: u64) -> Option<usize> {
 }
 
 fn sum(totals: &BTreeMap<EndpointId, Load>) -> Load {
-    totals.values().fold(Load::default(), |sum, load| sum.plus(*load))
+    totals
+        .values()
+        .fold(Load::default(), |sum, load| sum.plus(*load))
 }
 
 #[test]
@@ -26,13 +32,17 @@ fn a2_every_vm_sees_what_the_others_reserved() {
     let mut vms: Vec<Ledger> = (1..=4).map(Ledger::new).collect();
     let mut held = Vec::new();
     for turn in 0..8 {
-        let reservation =
-            vms[turn % 4].reserve(&store, 1_000, POOL, &ids(8), cost(100, 10), least).unwrap();
+        let reservation = vms[turn % 4]
+            .reserve(&store, 1_000, POOL, &ids(8), cost(100, 10), least)
+            .unwrap();
         held.push(reservation);
     }
     let totals = vms[0].totals(&store);
     assert_eq!(totals.len(), 8);
-    assert!(totals.values().all(|load| *load == cost(100, 10)), "{totals:?}");
+    assert!(
+        totals.values().all(|load| *load == cost(100, 10)),
+        "{totals:?}"
+    );
     for (turn, reservation) in held.into_iter().enumerate() {
         vms[turn % 4].release(&store, 1_001, reservation);
     }
@@ -43,7 +53,9 @@ fn a2_every_vm_sees_what_the_others_reserved() {
 fn a5_prefill_is_released_before_the_rest() {
     let store = MemoryStore::new();
     let mut ledger = Ledger::new(1);
-    let mut reservation = ledger.reserve(&store, 0, POOL, &ids(1), cost(4_000, 50), least).unwrap();
+    let mut reservation = ledger
+        .reserve(&store, 0, POOL, &ids(1), cost(4_000, 50), least)
+        .unwrap();
     ledger.release_prefill(&store, 1, &mut reservation);
     ledger.release_prefill(&store, 2, &mut reservation);
     assert_eq!(sum(&ledger.totals(&store)), cost(0, 50));
@@ -73,7 +85,9 @@ fn the_sequence_counts_picks_of_a_pool_across_vms() {
 fn a_transfer_moves_what_is_held() {
     let store = MemoryStore::new();
     let mut ledger = Ledger::new(1);
-    let reservation = ledger.reserve(&store, 0, POOL, &ids(2), cost(7, 3), |_, _| Some(0)).unwrap();
+    let reservation = ledger
+        .reserve(&store, 0, POOL, &ids(2), cost(7, 3), |_, _| Some(0))
+        .unwrap();
     // The endpoint that served may be one that no pick has named before.
     let reservation = ledger.transfer(&store, 1, reservation, EndpointId(77));
     let totals = ledger.totals(&store);
@@ -88,8 +102,12 @@ fn a_dead_vm_pins_its_load_no_longer_than_the_stated_time() {
     let store = MemoryStore::new();
     let mut dead = Ledger::new(1);
     let mut alive = Ledger::new(2);
-    let lost = dead.reserve(&store, 0, POOL, &ids(2), cost(9, 9), least).unwrap();
-    let kept = alive.reserve(&store, 0, POOL, &ids(2), cost(5, 5), least).unwrap();
+    let lost = dead
+        .reserve(&store, 0, POOL, &ids(2), cost(9, 9), least)
+        .unwrap();
+    let kept = alive
+        .reserve(&store, 0, POOL, &ids(2), cost(5, 5), least)
+        .unwrap();
     for now_ms in (500..=SLOT_TTL_MS).step_by(500) {
         alive.tick(&store, now_ms);
         assert_eq!(sum(&alive.totals(&store)).requests, 2, "at {now_ms}");
@@ -110,8 +128,12 @@ fn a_clock_that_is_set_back_pins_nothing() {
     let store = MemoryStore::new();
     let mut dead = Ledger::new(1);
     let mut alive = Ledger::new(2);
-    let _lost = dead.reserve(&store, 100_000, POOL, &ids(2), cost(9, 9), least).unwrap();
-    let kept = alive.reserve(&store, 100_000, POOL, &ids(2), cost(5, 5), least).unwrap();
+    let _lost = dead
+        .reserve(&store, 100_000, POOL, &ids(2), cost(9, 9), least)
+        .unwrap();
+    let kept = alive
+        .reserve(&store, 100_000, POOL, &ids(2), cost(5, 5), least)
+        .unwrap();
     alive.tick(&store, 1_000);
     assert_eq!(sum(&alive.totals(&store)), cost(5, 5));
     alive.release(&store, 1_000, kept);
@@ -123,7 +145,9 @@ fn bytes_of_another_version_are_replaced() {
     let store = MemoryStore::new();
     store.put(KEY, b"something else entirely").unwrap();
     let mut ledger = Ledger::new(1);
-    let reservation = ledger.reserve(&store, 0, POOL, &ids(3), cost(1, 1), least).unwrap();
+    let reservation = ledger
+        .reserve(&store, 0, POOL, &ids(3), cost(1, 1), least)
+        .unwrap();
     assert_eq!(sum(&ledger.totals(&store)), cost(1, 1));
     ledger.release(&store, 0, reservation);
     assert!(sum(&ledger.totals(&store)).is_zero());
@@ -136,7 +160,11 @@ fn endpoints_without_load_make_room_for_new_ones() {
     let mut held = Vec::new();
     for start in (0..6_000_u64).step_by(500) {
         let some: Vec<EndpointId> = (start..start + 500).map(EndpointId).collect();
-        held.push(ledger.reserve(&store, 0, POOL, &some, cost(1, 1), |_, _| Some(7)).unwrap());
+        held.push(
+            ledger
+                .reserve(&store, 0, POOL, &some, cost(1, 1), |_, _| Some(7))
+                .unwrap(),
+        );
     }
     let totals = ledger.totals(&store);
     assert!(totals.len() <= table::MAX_ENDPOINTS);
@@ -156,15 +184,27 @@ struct Flaky {
 
 impl Store for Flaky {
     fn get(&self, key: &str) -> Option<(Vec<u8>, Version)> {
-        if self.down.get() { None } else { self.inner.get(key) }
+        if self.down.get() {
+            None
+        } else {
+            self.inner.get(key)
+        }
     }
 
     fn replace(&self, key: &str, value: &[u8], expected: Version) -> Result<(), StoreError> {
-        if self.down.get() { Err(StoreError::Unavailable) } else { self.inner.replace(key, value, expected) }
+        if self.down.get() {
+            Err(StoreError::Unavailable)
+        } else {
+            self.inner.replace(key, value, expected)
+        }
     }
 
     fn put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        if self.down.get() { Err(StoreError::Unavailable) } else { self.inner.put(key, value) }
+        if self.down.get() {
+            Err(StoreError::Unavailable)
+        } else {
+            self.inner.put(key, value)
+        }
     }
 }
 
@@ -172,15 +212,28 @@ impl Store for Flaky {
 fn a_store_that_fails_stops_no_traffic_and_is_caught_up_with() {
     let store = Flaky::default();
     let mut ledger = Ledger::new(1);
-    let early = ledger.reserve(&store, 0, POOL, &ids(2), cost(4, 4), least).unwrap();
+    let early = ledger
+        .reserve(&store, 0, POOL, &ids(2), cost(4, 4), least)
+        .unwrap();
     store.down.set(true);
-    let one = ledger.reserve(&store, 1, POOL, &ids(2), cost(1, 1), least).unwrap();
-    let two = ledger.reserve(&store, 1, POOL, &ids(2), cost(2, 2), least).unwrap();
+    let one = ledger
+        .reserve(&store, 1, POOL, &ids(2), cost(1, 1), least)
+        .unwrap();
+    let two = ledger
+        .reserve(&store, 1, POOL, &ids(2), cost(2, 2), least)
+        .unwrap();
     assert_ne!(early.endpoint(), one.endpoint());
     ledger.release(&store, 2, early);
     store.down.set(false);
     ledger.tick(&store, 3);
-    assert_eq!(sum(&ledger.totals(&store)), Load { requests: 2, prefill_tokens: 3, decode_tokens: 3 });
+    assert_eq!(
+        sum(&ledger.totals(&store)),
+        Load {
+            requests: 2,
+            prefill_tokens: 3,
+            decode_tokens: 3
+        }
+    );
     ledger.release(&store, 4, one);
     ledger.release(&store, 4, two);
     assert!(sum(&ledger.totals(&store)).is_zero());
@@ -189,6 +242,7 @@ fn a_store_that_fails_stops_no_traffic_and_is_caught_up_with() {
 #[test]
 fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
     let store = MemoryStore::new();
+    Ledger::new(9).tick(&store, 0);
     std::thread::scope(|scope| {
         for vm in 1..=4_u64 {
             let store = &store;
@@ -207,7 +261,10 @@ fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
                         ledger.release(store, turn, held.pop_front().unwrap());
                     }
                     let totals = ledger.totals(store);
-                    assert!(totals.values().all(|load| load.requests <= 25), "{totals:?}");
+                    assert!(
+                        totals.values().all(|load| load.requests <= 25),
+                        "{totals:?}"
+                    );
                 }
                 for reservation in held {
                     ledger.release(store, 1_000, reservation);
@@ -216,5 +273,9 @@ fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
         }
     });
     let reader = Ledger::new(9);
-    assert!(sum(&reader.totals(&store)).is_zero(), "{:?}", reader.totals(&store));
+    assert!(
+        sum(&reader.totals(&store)).is_zero(),
+        "{:?}",
+        reader.totals(&store)
+    );
 }

@@ -1,0 +1,341 @@
+//! The facade that sessions pick through: pools, their policies, the ledger and the engines' reports.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::config::{Config, KeySource, PoolConfig};
+use crate::endpoint::{Endpoint, EndpointId};
+use crate::policy::{self, Candidate, Load, Policy, Reason, View};
+use crate::state::Store;
+use crate::state::ledger::{Ledger, Reservation};
+use crate::state::snapshots::{self, Report};
+
+/// What one pick is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Index of the pool, from [`Balancer::pool_for`].
+    pub pool: usize,
+    /// Model or adapter, if the request names one.
+    pub model: Option<&'a str>,
+    /// Routing key, if the request has one.
+    pub key: Option<u64>,
+    /// What it is expected to cost.
+    pub cost: Load,
+}
+
+/// Where a request goes, and everything that led to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Index of the pool.
+    pub pool: usize,
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// Ranked endpoints, as indices into the pool; the first one holds the reservation.
+    pub endpoints: Vec<u32>,
+    /// Why the first one.
+    pub reason: Reason,
+    /// The routing key that was used.
+    pub key: Option<u64>,
+    /// What was reserved.
+    pub cost: Load,
+    /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
+    pub bound: u64,
+    /// How many picks the pool had before.
+    pub sequence: u64,
+    /// What the policy saw.
+    pub candidates: Vec<Candidate>,
+}
+
+struct PoolState {
+    config: PoolConfig,
+    /// Identity of the pool's turn counter: endpoints and policy may change, the name stays.
+    counter: u64,
+    ids: Vec<EndpointId>,
+    policy: Box<dyn Policy>,
+}
+
+/// One VM's balancer.
+pub struct Balancer {
+    config: Rc<Config>,
+    pools: Vec<PoolState>,
+    ledger: Ledger,
+    reports: BTreeMap<EndpointId, Report>,
+    stale_after_ms: u64,
+    /// What a request costs on average here: the price put on other people's requests.
+    typical: Load,
+}
+
+impl Balancer {
+    /// `vm` must be unique among the VMs that share the store.
+    pub fn new(config: Rc<Config>, vm: u64) -> Self {
+        let pools = config.pools.iter().map(|pool| PoolState {
+            counter: xxhash_rust::xxh64::xxh64(pool.name.as_bytes(), 0),
+            ids: pool.pool.endpoints().iter().map(Endpoint::id).collect(),
+            policy: policy::build(&pool.policy, &pool.pool),
+            config: pool.clone(),
+        });
+        Self {
+            pools: pools.collect(),
+            ledger: Ledger::new(vm),
+            reports: BTreeMap::new(),
+            stale_after_ms: config
+                .scrape
+                .as_ref()
+                .map_or(0, |scrape| scrape.stale_after_ms),
+            typical: Load {
+                requests: 1,
+                prefill_tokens: 512,
+                decode_tokens: u64::from(config.tokens.output_tokens),
+            },
+            config,
+        }
+    }
+
+    /// The configuration that this balancer was built from.
+    pub fn config(&self) -> &Rc<Config> {
+        &self.config
+    }
+
+    /// Whether any pick may depend on a request's body.
+    pub fn reads_body(&self) -> bool {
+        self.pools.len() > 1
+            || self.pools.iter().any(|pool| {
+                pool.policy.reads_body()
+                    || pool
+                        .config
+                        .keys
+                        .iter()
+                        .any(|key| matches!(key, KeySource::Body(_)))
+                    || pool
+                        .config
+                        .pool
+                        .endpoints()
+                        .iter()
+                        .any(|endpoint| !endpoint.models.is_empty())
+            })
+    }
+
+    /// The pool for `model`: the one that names it, else the first that names none, else the first.
+    pub fn pool_for(&self, model: Option<&str>) -> usize {
+        let naming = model.and_then(|model| {
+            self.pools
+                .iter()
+                .position(|pool| pool.config.models.iter().any(|named| named == model))
+        });
+        naming
+            .or_else(|| {
+                self.pools
+                    .iter()
+                    .position(|pool| pool.config.models.is_empty())
+            })
+            .unwrap_or(0)
+    }
+
+    /// The pool at `index`.
+    pub fn pool(&self, index: usize) -> Option<&PoolConfig> {
+        self.pools.get(index).map(|pool| &pool.config)
+    }
+
+    /// An endpoint of a pool.
+    pub fn endpoint(&self, pool: usize, index: u32) -> Option<&Endpoint> {
+        self.pool(pool)?.pool.get(index)
+    }
+
+    /// Every endpoint once, over all pools.
+    pub fn endpoints(&self) -> BTreeMap<EndpointId, &Endpoint> {
+        let all = self
+            .pools
+            .iter()
+            .flat_map(|pool| pool.config.pool.endpoints());
+        all.map(|endpoint| (endpoint.id(), endpoint)).collect()
+    }
+
+    /// Picks an endpoint and reserves the cost there, in one atomic step.
+    pub fn pick<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        random: u64,
+        ask: Ask<'_>,
+    ) -> Option<(Decision, Reservation)> {
+        let state = self.pools.get(ask.pool)?;
+        let others: Vec<(Load, u32)> = state
+            .ids
+            .iter()
+            .map(|id| self.others(*id, now_ms))
+            .collect();
+        let mut decision = None;
+        let reservation = self.ledger.reserve(
+            store,
+            now_ms,
+            state.counter,
+            &state.ids,
+            ask.cost,
+            |loads, sequence| {
+                decision = decide(state, &ask, loads, &others, sequence, random);
+                let first = decision
+                    .as_ref()
+                    .and_then(|decision: &Decision| decision.endpoints.first())?;
+                usize::try_from(*first).ok()
+            },
+        )?;
+        self.learn_typical(ask.cost);
+        decision.map(|decision| (decision, reservation))
+    }
+
+    /// Traffic at an endpoint that is not ours, and its KV cache usage, as far as a fresh report tells.
+    fn others(&self, id: EndpointId, now_ms: u64) -> (Load, u32) {
+        let Some(report) = self
+            .reports
+            .get(&id)
+            .filter(|report| report.age_ms(now_ms) <= self.stale_after_ms)
+        else {
+            return (Load::default(), 0);
+        };
+        let requests = report.others();
+        let waiting = u64::from(requests.min(report.waiting));
+        let load = Load {
+            requests,
+            prefill_tokens: waiting.saturating_mul(self.typical.prefill_tokens),
+            decode_tokens: u64::from(requests).saturating_mul(self.typical.decode_tokens),
+        };
+        (load, report.kv_usage_permille)
+    }
+
+    /// Forgetting factor 15/16: other people's requests are priced as our last few dozen.
+    fn learn_typical(&mut self, cost: Load) {
+        let blend = |old: u64, new: u64| old.saturating_mul(15).saturating_add(new) / 16;
+        self.typical.prefill_tokens =
+            blend(self.typical.prefill_tokens, cost.prefill_tokens).max(1);
+        self.typical.decode_tokens = blend(self.typical.decode_tokens, cost.decode_tokens).max(1);
+    }
+
+    /// The first byte of the answer has come.
+    pub fn prefill_done<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        reservation: &mut Reservation,
+    ) {
+        self.ledger.release_prefill(store, now_ms, reservation);
+    }
+
+    /// The request is over, however it ended.
+    pub fn complete<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        reservation: Reservation,
+    ) {
+        self.ledger.release(store, now_ms, reservation);
+    }
+
+    /// Another member of the pool served the request: a retry, or Envoy's fallback. An address that
+    /// is no member changes nothing.
+    pub fn served_by<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        reservation: Reservation,
+        pool: usize,
+        address: &str,
+    ) -> Reservation {
+        let member = self
+            .pool(pool)
+            .and_then(|pool| {
+                pool.pool
+                    .endpoints()
+                    .iter()
+                    .find(|endpoint| endpoint.name() == address)
+            })
+            .map(Endpoint::id);
+        match member {
+            Some(id) if id != reservation.endpoint() => {
+                self.ledger.transfer(store, now_ms, reservation, id)
+            }
+            _ => reservation,
+        }
+    }
+
+    /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
+    pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
+        self.ledger.tick(store, now_ms);
+        if self.stale_after_ms > 0 {
+            self.reports = snapshots::load(store, self.config.fingerprint)
+                .into_iter()
+                .map(|report| (report.endpoint, report))
+                .collect();
+        }
+    }
+
+    /// What this Envoy has in flight, by endpoint.
+    pub fn totals<S: Store + ?Sized>(&self, store: &S) -> BTreeMap<EndpointId, Load> {
+        self.ledger.totals(store)
+    }
+
+    /// The latest report on each endpoint, fresh or not.
+    pub fn reports(&self) -> &BTreeMap<EndpointId, Report> {
+        &self.reports
+    }
+}
+
+fn decide(
+    state: &PoolState,
+    ask: &Ask<'_>,
+    loads: &[Load],
+    others: &[(Load, u32)],
+    sequence: u64,
+    random: u64,
+) -> Option<Decision> {
+    let pool = &state.config.pool;
+    let all = || {
+        pool.endpoints()
+            .iter()
+            .zip(0_u32..)
+            .zip(loads.iter().zip(others))
+            .map(|((endpoint, index), (ours, (others, kv_usage_permille)))| {
+                let load = ours.plus(*others);
+                let weight = endpoint.weight.max(1);
+                (
+                    endpoint,
+                    Candidate {
+                        endpoint: index,
+                        weight,
+                        load,
+                        kv_usage_permille: *kv_usage_permille,
+                    },
+                )
+            })
+    };
+    let serving = all()
+        .filter(|(endpoint, _)| endpoint.serves(ask.model))
+        .map(|(_, candidate)| candidate);
+    let mut candidates: Vec<Candidate> = serving.collect();
+    if candidates.is_empty() {
+        // Nobody lists the model: the engine's own 404 is the best answer there is.
+        candidates = all().map(|(_, candidate)| candidate).collect();
+    }
+    let view = View {
+        pool,
+        candidates: &candidates,
+        key: ask.key,
+        cost: ask.cost,
+        sequence,
+        random,
+    };
+    let ranking = state.policy.rank(&view)?;
+    Some(Decision {
+        pool: ask.pool,
+        policy: state.policy.name(),
+        endpoints: ranking.endpoints,
+        reason: ranking.reason,
+        key: ask.key,
+        cost: ask.cost,
+        bound: ranking.bound,
+        sequence,
+        candidates,
+    })
+}
+
+#[cfg(test)]
+mod tests;

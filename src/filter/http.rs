@@ -1,0 +1,210 @@
+//! One stream: proxy-wasm's HTTP callbacks to [`Session`] inputs, effects to host calls.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+
+use super::host::{self, Buffer, Headers, SharedData};
+use super::{SharedVm, Vm};
+use crate::session::{Effects, Flow, Input, Moment, Rest, Session, StreamView};
+use crate::steer::{ORIGINAL_DST_FILTER_STATE, Steer};
+
+/// Response header that explains the Decision.
+const DECISION_HEADER: &str = "x-warmroute-decision";
+/// Property under which the access log finds the explanation, as filter state `wasm.warmroute`.
+const DECISION_PROPERTY: &str = "warmroute";
+
+/// The stream as the session may look at it.
+pub(super) struct HostView;
+
+impl StreamView for HostView {
+    fn request_header(&self, name: &str) -> Option<Vec<u8>> {
+        host::header(Headers::Request, name)
+    }
+
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        host::header(Headers::Response, name)
+    }
+
+    fn upstream_address(&self) -> Option<Vec<u8>> {
+        host::property("upstream\0address")
+    }
+
+    fn attempts(&self) -> Option<u64> {
+        let bytes = host::property("upstream\0request_attempt_count")?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    fn response_details(&self) -> Option<Vec<u8>> {
+        host::property("response\0code_details")
+    }
+}
+
+/// Handles one input and does what comes of it, for the stream that the host's calls now concern.
+pub(super) fn run(vm: &mut Vm, session: &mut Session, input: Input<'_>) -> Flow {
+    let moment = Moment {
+        store: &SharedData,
+        now_us: host::now_ns() / 1_000,
+        random: vm.random.next(),
+        view: &HostView,
+    };
+    let effects = session.handle(&mut vm.balancer, &moment, input);
+    for event in &effects.events {
+        vm.metrics.event(*event);
+    }
+    apply(&effects);
+    effects.flow
+}
+
+fn apply(effects: &Effects) {
+    if let Some(name) = effects.remove_request_header {
+        host::remove_header(Headers::Request, name);
+    }
+    let steered = match &effects.steer {
+        Some(Steer::Header { name, value }) => {
+            host::set_header(Headers::Request, name, value.as_bytes())
+        }
+        Some(Steer::FilterState { value }) => {
+            host::set_filter_state(ORIGINAL_DST_FILTER_STATE, value)
+        }
+        None => true,
+    };
+    if !steered {
+        log::error!("the destination could not be set; Envoy will find none for this request");
+    }
+    if let Some(line) = &effects.log_field {
+        host::set_property(DECISION_PROPERTY, line.as_bytes());
+    }
+    if let Some(line) = &effects.response_header {
+        host::set_header(Headers::Response, DECISION_HEADER, line.as_bytes());
+    }
+}
+
+/// One stream.
+pub(super) struct Stream {
+    context: u32,
+    vm: SharedVm,
+    session: Rc<RefCell<Session>>,
+    /// Request body bytes that the session has been given.
+    request_bytes: usize,
+}
+
+impl Stream {
+    pub(super) fn new(context: u32, vm: SharedVm) -> Self {
+        Self {
+            context,
+            vm,
+            session: Rc::default(),
+            request_bytes: 0,
+        }
+    }
+
+    fn run(&self, input: Input<'_>) -> Action {
+        let (Ok(mut vm), Ok(mut session)) =
+            (self.vm.try_borrow_mut(), self.session.try_borrow_mut())
+        else {
+            return Action::Continue;
+        };
+        let Some(vm) = vm.as_mut() else {
+            return Action::Continue;
+        };
+        let was_holding = session.is_holding();
+        let flow = run(vm, &mut session, input);
+        match (was_holding, session.is_holding()) {
+            (false, true) => {
+                vm.held.insert(
+                    self.context,
+                    (host::now_ns() / 1_000_000, self.session.clone()),
+                );
+            }
+            (true, false) => {
+                vm.held.remove(&self.context);
+            }
+            _ => {}
+        }
+        match flow {
+            Flow::Continue => Action::Continue,
+            Flow::Hold => Action::Pause,
+        }
+    }
+
+    fn is_holding(&self) -> bool {
+        self.session
+            .try_borrow()
+            .is_ok_and(|session| session.is_holding())
+    }
+
+    fn close(&self) {
+        let open = self
+            .session
+            .try_borrow()
+            .is_ok_and(|session| session.is_holding() || session.is_in_flight());
+        if open {
+            self.run(Input::Closed);
+        }
+    }
+}
+
+fn rest(end_of_stream: bool) -> Rest {
+    if end_of_stream { Rest::End } else { Rest::Open }
+}
+
+impl Context for Stream {
+    fn on_done(&mut self) -> bool {
+        self.close();
+        true
+    }
+}
+
+impl HttpContext for Stream {
+    fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
+        self.run(Input::RequestHeaders(rest(end_of_stream)))
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        if !self.is_holding() {
+            return Action::Continue;
+        }
+        if let Ok(mut vm) = self.vm.try_borrow_mut()
+            && let Some(vm) = vm.as_mut()
+        {
+            vm.body_callbacks_seen = true;
+        }
+        // While the body is held, `size` counts from its beginning.
+        let fresh = size.saturating_sub(self.request_bytes);
+        let chunk = match fresh {
+            0 => Vec::new(),
+            fresh => {
+                host::buffer(Buffer::RequestBody, self.request_bytes, fresh).unwrap_or_default()
+            }
+        };
+        self.request_bytes = size;
+        self.run(Input::RequestBody(&chunk, rest(end_of_stream)))
+    }
+
+    fn on_http_request_trailers(&mut self, _: usize) -> Action {
+        self.run(Input::RequestTrailers)
+    }
+
+    fn on_http_response_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
+        self.run(Input::ResponseHeaders(rest(end_of_stream)))
+    }
+
+    fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        let chunk = match size {
+            0 => Vec::new(),
+            size => host::buffer(Buffer::ResponseBody, 0, size).unwrap_or_default(),
+        };
+        self.run(Input::ResponseBody(&chunk, rest(end_of_stream)))
+    }
+
+    fn on_http_response_trailers(&mut self, _: usize) -> Action {
+        self.run(Input::ResponseTrailers)
+    }
+
+    fn on_log(&mut self) {
+        self.close();
+    }
+}

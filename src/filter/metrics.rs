@@ -1,0 +1,246 @@
+//! Events and totals as Envoy metrics.
+//!
+//! The host knows no labels: they stand in front of the name as `label=.=value;.;`, and the
+//! `stats_tags` of the shipped configurations take them out again. Each metric is defined once and
+//! its number kept.
+
+use std::collections::BTreeMap;
+
+use super::host::{self, MetricKind};
+use crate::balancer::Balancer;
+use crate::endpoint::EndpointId;
+use crate::policy::{Load, Reason};
+use crate::request::Scan;
+use crate::session::{Answer, Event, Failure, reason_name};
+
+/// Identifies a defined metric without building its name.
+type Key = (&'static str, Option<EndpointId>, &'static str, &'static str);
+
+/// The metrics of one VM.
+#[derive(Default)]
+pub(super) struct Metrics {
+    defined: BTreeMap<Key, Option<u32>>,
+    names: BTreeMap<EndpointId, String>,
+}
+
+impl Metrics {
+    /// Knows the names of the balancer's endpoints.
+    pub(super) fn new(balancer: &Balancer) -> Self {
+        let names = balancer
+            .endpoints()
+            .into_iter()
+            .map(|(id, endpoint)| (id, endpoint.name().to_owned()));
+        Self {
+            defined: BTreeMap::new(),
+            names: names.collect(),
+        }
+    }
+
+    /// Counts one event.
+    pub(super) fn event(&mut self, event: Event) {
+        match event {
+            Event::Parsed(scan) => self.labelled(
+                "warmroute_parse_total",
+                None,
+                ("outcome", scan_name(scan)),
+                1,
+            ),
+            Event::Picked {
+                policy,
+                endpoint,
+                reason,
+            } => self.picked(policy, endpoint, reason),
+            Event::Retried { endpoint, retries } => {
+                self.count("warmroute_retries_total", endpoint, retries)
+            }
+            Event::WatchdogFired => self.labelled("warmroute_watchdog_total", None, ("", ""), 1),
+            Event::Failed { endpoint, failure } => {
+                self.labelled(
+                    "warmroute_failures_total",
+                    Some(endpoint),
+                    ("kind", failure_name(failure)),
+                    1,
+                );
+            }
+            Event::Answered(answer) => self.answered(&answer),
+        }
+    }
+
+    fn picked(&mut self, policy: &'static str, endpoint: EndpointId, reason: Reason) {
+        let key = (
+            "warmroute_picks_total",
+            Some(endpoint),
+            policy,
+            reason_name(reason),
+        );
+        self.add(key, 1, |names| {
+            let labels = [
+                ("endpoint", endpoint_name(names, endpoint)),
+                ("policy", policy),
+                ("reason", reason_name(reason)),
+            ];
+            full_name("warmroute_picks_total", &labels)
+        });
+        if reason == Reason::Overflow {
+            self.count("warmroute_overflow_total", endpoint, 1);
+        }
+    }
+
+    fn answered(&mut self, answer: &Answer) {
+        let endpoint = answer.endpoint;
+        let times = [
+            ("warmroute_ttft_ms", answer.ttft_us),
+            ("warmroute_e2e_ms", answer.e2e_us),
+            ("warmroute_tpot_ms", answer.tpot_us),
+        ];
+        for (name, time_us) in times {
+            if let Some(time_us) = time_us {
+                self.record(MetricKind::Histogram, name, endpoint, time_us / 1_000);
+            }
+        }
+        if let Some(usage) = answer.usage {
+            self.count(
+                "warmroute_prompt_tokens_total",
+                endpoint,
+                usage.prompt_tokens,
+            );
+            self.count(
+                "warmroute_cached_tokens_total",
+                endpoint,
+                usage.cached_tokens.unwrap_or(0),
+            );
+            self.count(
+                "warmroute_output_tokens_total",
+                endpoint,
+                usage.completion_tokens,
+            );
+        }
+    }
+
+    /// A scrape came to nothing.
+    pub(super) fn scrape_failed(&mut self, endpoint: EndpointId) {
+        self.count("warmroute_scrape_failures_total", endpoint, 1);
+    }
+
+    /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all.
+    pub(super) fn gauges(
+        &mut self,
+        balancer: &Balancer,
+        totals: &BTreeMap<EndpointId, Load>,
+        now_ms: u64,
+    ) {
+        for id in balancer.endpoints().into_keys() {
+            let load = totals.get(&id).copied().unwrap_or_default();
+            self.record(
+                MetricKind::Gauge,
+                "warmroute_inflight_requests",
+                id,
+                u64::from(load.requests),
+            );
+            self.record(
+                MetricKind::Gauge,
+                "warmroute_inflight_prefill_tokens",
+                id,
+                load.prefill_tokens,
+            );
+            self.record(
+                MetricKind::Gauge,
+                "warmroute_inflight_decode_tokens",
+                id,
+                load.decode_tokens,
+            );
+            if let Some(report) = balancer.reports().get(&id) {
+                self.record(
+                    MetricKind::Gauge,
+                    "warmroute_scrape_age_ms",
+                    id,
+                    report.age_ms(now_ms),
+                );
+            }
+        }
+    }
+
+    fn count(&mut self, name: &'static str, endpoint: EndpointId, by: u64) {
+        self.labelled(name, Some(endpoint), ("", ""), by);
+    }
+
+    fn labelled(
+        &mut self,
+        name: &'static str,
+        endpoint: Option<EndpointId>,
+        label: (&'static str, &'static str),
+        by: u64,
+    ) {
+        self.add((name, endpoint, label.0, label.1), by, |names| {
+            let endpoint = endpoint.map(|endpoint| ("endpoint", endpoint_name(names, endpoint)));
+            let label = Some(label).filter(|label| !label.0.is_empty());
+            let labels: Vec<(&str, &str)> = endpoint.into_iter().chain(label).collect();
+            full_name(name, &labels)
+        });
+    }
+
+    fn add(
+        &mut self,
+        key: Key,
+        by: u64,
+        name: impl FnOnce(&BTreeMap<EndpointId, String>) -> String,
+    ) {
+        let Self { defined, names } = self;
+        let id = defined
+            .entry(key)
+            .or_insert_with(|| host::define_metric(MetricKind::Counter, &name(names)));
+        if let Some(id) = *id {
+            host::increment_metric(id, by);
+        }
+    }
+
+    fn record(&mut self, kind: MetricKind, name: &'static str, endpoint: EndpointId, value: u64) {
+        let Self { defined, names } = self;
+        let id = defined
+            .entry((name, Some(endpoint), "", ""))
+            .or_insert_with(|| {
+                host::define_metric(
+                    kind,
+                    &full_name(name, &[("endpoint", endpoint_name(names, endpoint))]),
+                )
+            });
+        if let Some(id) = *id {
+            host::record_metric(id, value);
+        }
+    }
+}
+
+fn endpoint_name(names: &BTreeMap<EndpointId, String>, endpoint: EndpointId) -> &str {
+    names.get(&endpoint).map_or("unknown", String::as_str)
+}
+
+fn full_name(name: &str, labels: &[(&str, &str)]) -> String {
+    let mut full = String::with_capacity(128);
+    for (label, value) in labels {
+        for part in [label, "=.=", value, ";.;"] {
+            full.push_str(part);
+        }
+    }
+    full.push_str(name);
+    full
+}
+
+fn scan_name(scan: Scan) -> &'static str {
+    match scan {
+        Scan::Complete => "complete",
+        Scan::Unread => "unread",
+        Scan::Partial => "partial",
+        Scan::Malformed => "malformed",
+        Scan::Encoded => "encoded",
+    }
+}
+
+fn failure_name(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Unreachable => "unreachable",
+        Failure::ServerError => "server_error",
+        Failure::Overloaded => "overloaded",
+        Failure::BrokenStream => "broken_stream",
+        Failure::StreamError => "stream_error",
+    }
+}

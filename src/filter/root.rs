@@ -1,0 +1,240 @@
+//! The plugin: configuration, and everything that happens by the clock.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proxy_wasm::hostcalls::dispatch_http_call;
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::ContextType;
+
+use super::host::{self, Buffer, Headers, SharedData};
+use super::http::{self, Stream};
+use super::metrics::Metrics;
+use super::{Random, SharedVm, Vm};
+use crate::balancer::Balancer;
+use crate::config::{Config, ScrapeConfig};
+use crate::endpoint::EndpointId;
+use crate::policy::Load;
+use crate::poller::Poller;
+use crate::session::Input;
+use crate::state::lease::{self, Lease};
+use crate::state::snapshots;
+use crate::state::unique_id;
+use crate::steer::ORIGINAL_DST_HEADER;
+
+/// How often the clock work is done, in milliseconds: the resolution of the watchdog and of gauges.
+const TICK_MS: u32 = 100;
+/// The lease on polling and gauges runs this long, in milliseconds.
+const LEASE_TERM_MS: u64 = 2_000;
+
+/// The plugin in one VM.
+pub(super) struct Root {
+    context: u32,
+    vm: SharedVm,
+    /// This VM's unique number; 0 until it is configured.
+    id: u64,
+    /// Key of the lease that all VMs of this configuration compete for.
+    lease: String,
+    poller: Option<(Poller, ScrapeConfig)>,
+    /// Scrapes under way, by the host's token.
+    asked: BTreeMap<u32, EndpointId>,
+}
+
+impl Root {
+    pub(super) fn new(context: u32) -> Self {
+        Self {
+            context,
+            vm: Rc::new(RefCell::new(None)),
+            id: 0,
+            lease: String::new(),
+            poller: None,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    fn configure(&mut self, config: Config) {
+        let seed = host::now_ns();
+        self.id = unique_id(&SharedData, seed);
+        self.lease = format!("warmroute/1/lease/{:016x}", config.fingerprint);
+        let mut balancer = Balancer::new(Rc::new(config), self.id);
+        // Creates the ledger before there is traffic that could race for it.
+        balancer.tick(&SharedData, seed / 1_000_000);
+        self.poller = balancer.config().scrape.clone().map(|scrape| {
+            let ids = balancer.endpoints().into_keys();
+            (
+                Poller::new(scrape.interval_ms, scrape.timeout_ms, ids),
+                scrape,
+            )
+        });
+        let metrics = Metrics::new(&balancer);
+        let random = Random(self.id ^ seed);
+        let vm = Vm {
+            balancer,
+            metrics,
+            random,
+            held: BTreeMap::new(),
+            body_callbacks_seen: false,
+        };
+        if let Ok(mut shared) = self.vm.try_borrow_mut() {
+            *shared = Some(vm);
+        }
+        host::set_tick_period_ms(TICK_MS);
+    }
+
+    /// What one VM does for the whole Envoy: gauges, and asking the engines.
+    fn serve_as_leader(&mut self, vm: &mut Vm, now_ms: u64) {
+        let totals = vm.balancer.totals(&SharedData);
+        self.poll(vm, now_ms, &totals);
+        vm.metrics.gauges(&vm.balancer, &totals, now_ms);
+    }
+
+    fn poll(&mut self, vm: &mut Vm, now_ms: u64, totals: &BTreeMap<EndpointId, Load>) {
+        let Some((poller, scrape)) = &mut self.poller else {
+            return;
+        };
+        let endpoints = vm.balancer.endpoints();
+        for id in poller.due(now_ms, totals) {
+            let Some(endpoint) = endpoints.get(&id) else {
+                continue;
+            };
+            let headers = vec![
+                (":method", "GET"),
+                (":path", scrape.path.as_str()),
+                (":authority", endpoint.name()),
+                (ORIGINAL_DST_HEADER, endpoint.name()),
+            ];
+            let timeout = Duration::from_millis(scrape.timeout_ms);
+            match dispatch_http_call(&scrape.cluster, headers, None, vec![], timeout) {
+                Ok(token) => {
+                    self.asked.insert(token, id);
+                }
+                Err(status) => {
+                    log::error!(
+                        "scrape of {endpoint} through cluster `{}` failed: {status:?}",
+                        scrape.cluster
+                    );
+                    poller.failed(id);
+                    vm.metrics.scrape_failed(id);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, vm: &mut Vm, id: EndpointId, status: u16, body: &[u8]) {
+        let Some((poller, _)) = &mut self.poller else {
+            return;
+        };
+        let now_ms = host::now_ns() / 1_000_000;
+        let totals = vm.balancer.totals(&SharedData);
+        match poller.answered(id, now_ms, status, body, &totals) {
+            Some(report) => {
+                // What another VM learned while it held the lease stays until we know better.
+                let group = vm.balancer.config().fingerprint;
+                let mut reports = snapshots::load(&SharedData, group);
+                reports.retain(|old| old.endpoint != id);
+                reports.push(report);
+                snapshots::save(&SharedData, group, &reports);
+            }
+            None => vm.metrics.scrape_failed(id),
+        }
+    }
+
+    /// Lets requests go that were held although no body callback ever comes.
+    fn watch(&self, vm: &mut Vm, now_ms: u64) {
+        if vm.body_callbacks_seen {
+            return;
+        }
+        let limit_ms = vm.balancer.config().watchdog_ms;
+        let overdue: Vec<u32> = vm
+            .held
+            .iter()
+            .filter(|(_, (since_ms, _))| now_ms.saturating_sub(*since_ms) >= limit_ms)
+            .map(|(context, _)| *context)
+            .collect();
+        for context in overdue {
+            let Some((_, session)) = vm.held.remove(&context) else {
+                continue;
+            };
+            let Ok(mut session) = session.try_borrow_mut() else {
+                continue;
+            };
+            if !host::set_effective_context(context) {
+                continue;
+            }
+            log::error!(
+                "no body callback within {limit_ms} ms: this request goes by load alone. Set \
+                 allow_on_headers_stop_iteration: true in the Wasm PluginConfig (Envoy 1.35 or later)"
+            );
+            http::run(vm, &mut session, Input::Watchdog);
+            host::resume_request();
+        }
+        host::set_effective_context(self.context);
+    }
+}
+
+impl Context for Root {
+    fn on_http_call_response(&mut self, token: u32, headers: usize, body_size: usize, _: usize) {
+        let Some(id) = self.asked.remove(&token) else {
+            return;
+        };
+        // No headers: the connection broke, and there is nothing to be read.
+        let status = (headers > 0)
+            .then(|| host::header(Headers::Callout, ":status"))
+            .flatten()
+            .and_then(|status| std::str::from_utf8(&status).ok()?.parse().ok())
+            .unwrap_or(0);
+        let body = match (status, body_size) {
+            (200, 1..) => host::buffer(Buffer::CalloutBody, 0, body_size).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let shared = self.vm.clone();
+        if let Ok(mut vm) = shared.try_borrow_mut()
+            && let Some(vm) = vm.as_mut()
+        {
+            self.answered(vm, id, status, &body);
+        }
+    }
+}
+
+impl RootContext for Root {
+    fn on_configure(&mut self, size: usize) -> bool {
+        let json = match size {
+            0 => Vec::new(),
+            size => host::buffer(Buffer::PluginConfiguration, 0, size).unwrap_or_default(),
+        };
+        match Config::parse(&json) {
+            Ok(config) => {
+                self.configure(config);
+                true
+            }
+            Err(error) => {
+                log::error!("configuration refused: {error}");
+                false
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        let shared = self.vm.clone();
+        let Ok(mut vm) = shared.try_borrow_mut() else {
+            return;
+        };
+        let Some(vm) = vm.as_mut() else { return };
+        let now_ms = host::now_ns() / 1_000_000;
+        vm.balancer.tick(&SharedData, now_ms);
+        if lease::acquire(&SharedData, &self.lease, self.id, now_ms, LEASE_TERM_MS) == Lease::Held {
+            self.serve_as_leader(vm, now_ms);
+        }
+        self.watch(vm, now_ms);
+    }
+
+    fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Stream::new(context, self.vm.clone())))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}

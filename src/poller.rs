@@ -1,0 +1,186 @@
+//! When which engine is asked for its metrics, and what the answers become.
+//!
+//! Every VM has a poller, but only the one that holds the lease lets it run.
+
+use std::collections::BTreeMap;
+
+use crate::endpoint::EndpointId;
+use crate::policy::Load;
+use crate::scrape;
+use crate::state::snapshots::Report;
+
+/// One endpoint's schedule.
+#[derive(Clone, Copy, Debug, Default)]
+struct Schedule {
+    due_ms: u64,
+    asked: Option<Asked>,
+}
+
+/// A question that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at_ms: u64,
+    ours: u32,
+}
+
+/// The schedule of all endpoints.
+#[derive(Debug)]
+pub struct Poller {
+    interval_ms: u64,
+    timeout_ms: u64,
+    schedules: BTreeMap<EndpointId, Schedule>,
+}
+
+impl Poller {
+    /// All endpoints are due at once.
+    pub fn new(
+        interval_ms: u64,
+        timeout_ms: u64,
+        endpoints: impl IntoIterator<Item = EndpointId>,
+    ) -> Self {
+        let schedules = endpoints
+            .into_iter()
+            .map(|id| (id, Schedule::default()))
+            .collect();
+        Self {
+            interval_ms,
+            timeout_ms,
+            schedules,
+        }
+    }
+
+    /// Whom to ask now. `totals` is what this Envoy has in flight.
+    pub fn due(&mut self, now_ms: u64, totals: &BTreeMap<EndpointId, Load>) -> Vec<EndpointId> {
+        let mut due = Vec::new();
+        for (id, schedule) in &mut self.schedules {
+            // The host drops an answer without a word when its VM dies; give up on it in the end.
+            let patience_ms = self.timeout_ms.saturating_mul(2);
+            if schedule
+                .asked
+                .is_some_and(|asked| now_ms.abs_diff(asked.at_ms) > patience_ms)
+            {
+                schedule.asked = None;
+            }
+            let set_back = schedule.due_ms > now_ms.saturating_add(self.interval_ms);
+            if schedule.asked.is_none() && (schedule.due_ms <= now_ms || set_back) {
+                schedule.due_ms = now_ms.saturating_add(self.interval_ms);
+                schedule.asked = Some(Asked {
+                    at_ms: now_ms,
+                    ours: ours(*id, totals),
+                });
+                due.push(*id);
+            }
+        }
+        due
+    }
+
+    /// The question could not even be asked.
+    pub fn failed(&mut self, id: EndpointId) {
+        if let Some(schedule) = self.schedules.get_mut(&id) {
+            schedule.asked = None;
+        }
+    }
+
+    /// An answer came. `None` if it says nothing.
+    ///
+    /// The gauges were taken at some time between question and answer, so the larger of what we had
+    /// in flight at either moment is taken to be in them: better to miss some of other people's
+    /// traffic than to count our own twice.
+    pub fn answered(
+        &mut self,
+        id: EndpointId,
+        now_ms: u64,
+        status: u16,
+        body: &[u8],
+        totals: &BTreeMap<EndpointId, Load>,
+    ) -> Option<Report> {
+        let asked = self.schedules.get_mut(&id)?.asked.take()?;
+        if status != 200 {
+            return None;
+        }
+        let snapshot = scrape::parse(body).ok()?;
+        Some(Report {
+            endpoint: id,
+            at_ms: now_ms,
+            running: snapshot.running.unwrap_or(0),
+            waiting: snapshot.waiting.unwrap_or(0),
+            kv_usage_permille: snapshot.kv_usage_permille.unwrap_or(0),
+            ours: asked.ours.max(ours(id, totals)),
+        })
+    }
+}
+
+fn ours(id: EndpointId, totals: &BTreeMap<EndpointId, Load>) -> u32 {
+    totals.get(&id).map_or(0, |load| load.requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METRICS: &[u8] =
+        b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n";
+
+    fn totals(requests: u32) -> BTreeMap<EndpointId, Load> {
+        BTreeMap::from([(
+            EndpointId(1),
+            Load {
+                requests,
+                ..Load::default()
+            },
+        )])
+    }
+
+    #[test]
+    fn each_endpoint_is_asked_once_an_interval() {
+        let mut poller = Poller::new(1_000, 800, [EndpointId(1), EndpointId(2)]);
+        assert_eq!(poller.due(10, &totals(0)), [EndpointId(1), EndpointId(2)]);
+        assert_eq!(poller.due(110, &totals(0)), []);
+        let report = poller
+            .answered(EndpointId(1), 120, 200, METRICS, &totals(1))
+            .unwrap();
+        assert_eq!(
+            (report.running, report.waiting, report.ours, report.others()),
+            (3, 2, 1, 4)
+        );
+        assert_eq!(
+            poller.answered(EndpointId(2), 120, 503, METRICS, &totals(1)),
+            None
+        );
+        assert_eq!(poller.due(1_009, &totals(0)), []);
+        assert_eq!(
+            poller.due(1_010, &totals(0)),
+            [EndpointId(1), EndpointId(2)]
+        );
+    }
+
+    #[test]
+    fn what_left_while_the_question_was_under_way_is_not_other_peoples_traffic() {
+        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        poller.due(0, &totals(5));
+        let report = poller
+            .answered(EndpointId(1), 50, 200, METRICS, &totals(0))
+            .unwrap();
+        assert_eq!(report.others(), 0);
+    }
+
+    #[test]
+    fn m3_an_answer_that_never_comes_is_given_up_and_asked_for_again() {
+        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        assert_eq!(poller.due(0, &totals(0)).len(), 1);
+        assert_eq!(poller.due(1_000, &totals(0)), []);
+        assert_eq!(poller.due(1_601, &totals(0)).len(), 1);
+        poller.failed(EndpointId(1));
+        assert_eq!(poller.due(2_601, &totals(0)).len(), 1);
+    }
+
+    #[test]
+    fn an_answer_without_known_families_says_nothing() {
+        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        poller.due(0, &totals(0));
+        assert_eq!(
+            poller.answered(EndpointId(1), 5, 200, b"<html>", &totals(0)),
+            None
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! How a Decision is told to Envoy, and what a client could abuse to tell it instead.
+
+use crate::config::SteeringMode;
+
+/// Header that an `ORIGINAL_DST` cluster with `use_http_header` obeys.
+pub const ORIGINAL_DST_HEADER: &str = "x-envoy-original-dst-host";
+/// Header that the shipped `override_host` clusters obey.
+pub const OVERRIDE_HOST_HEADER: &str = "x-gateway-destination-endpoint";
+/// Filter state that an `ORIGINAL_DST` cluster obeys before anything else.
+pub const ORIGINAL_DST_FILTER_STATE: &str = "envoy.network.transport_socket.original_dst_address";
+
+/// What the shell has to do so that the request goes where it was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steer {
+    /// Replace every copy of this request header.
+    Header {
+        /// Its name.
+        name: &'static str,
+        /// Its only value.
+        value: String,
+    },
+    /// Set [`ORIGINAL_DST_FILTER_STATE`].
+    FilterState {
+        /// `IP:port`
+        value: String,
+    },
+}
+
+/// The instruction for a ranked list of endpoint names (`IP:port`).
+pub fn instruction(mode: SteeringMode, ranked: &[&str]) -> Option<Steer> {
+    let first = (*ranked.first()?).to_owned();
+    Some(match mode {
+        SteeringMode::OriginalDst => Steer::Header {
+            name: ORIGINAL_DST_HEADER,
+            value: first,
+        },
+        SteeringMode::FilterState => Steer::FilterState { value: first },
+        SteeringMode::OverrideHost => Steer::Header {
+            name: OVERRIDE_HOST_HEADER,
+            value: ranked.join(","),
+        },
+    })
+}
+
+/// Request header whose client-supplied copies must not survive when nothing is decided.
+pub fn forbidden_header(mode: SteeringMode) -> Option<&'static str> {
+    match mode {
+        SteeringMode::OriginalDst => Some(ORIGINAL_DST_HEADER),
+        SteeringMode::FilterState => None,
+        SteeringMode::OverrideHost => Some(OVERRIDE_HOST_HEADER),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_names_members_in_its_own_way() {
+        let ranked = ["10.0.0.1:80", "[::1]:80"];
+        let header = |name, value: &str| {
+            Some(Steer::Header {
+                name,
+                value: value.into(),
+            })
+        };
+        assert_eq!(
+            instruction(SteeringMode::OriginalDst, &ranked),
+            header(ORIGINAL_DST_HEADER, "10.0.0.1:80")
+        );
+        assert_eq!(
+            instruction(SteeringMode::OverrideHost, &ranked),
+            header(OVERRIDE_HOST_HEADER, "10.0.0.1:80,[::1]:80")
+        );
+        assert_eq!(
+            instruction(SteeringMode::FilterState, &ranked),
+            Some(Steer::FilterState {
+                value: "10.0.0.1:80".into()
+            })
+        );
+        assert_eq!(instruction(SteeringMode::OriginalDst, &[]), None);
+    }
+}

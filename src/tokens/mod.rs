@@ -1,0 +1,66 @@
+//! Tokens: what a request is expected to cost, and what a response says it did cost.
+
+mod answer;
+mod response;
+#[cfg(test)]
+mod tests;
+
+pub use answer::Usage;
+pub use response::ResponseReader;
+
+use crate::policy::Load;
+use crate::request::{InferenceRequest, Scan};
+
+/// Most tokens that any single figure may come to; no engine takes a longer prompt.
+pub const MAX_TOKENS: u64 = 16 << 20;
+
+/// Turns bytes, token ids and images into expected tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenEstimator {
+    /// Bytes of text for each token, in thousandths; 0 counts as 1.
+    pub bytes_per_token_milli: u32,
+    /// Output tokens of a request that sets no lower limit.
+    pub output_tokens: u32,
+    /// Prompt tokens of an image.
+    pub image_tokens: u32,
+}
+
+impl TokenEstimator {
+    /// What `request` is expected to cost. A body that was not read, or not wholly, is estimated by
+    /// its length in bytes, if that is known. At least one prompt token, at most [`MAX_TOKENS`]
+    /// each.
+    pub fn estimate(&self, request: &InferenceRequest, content_length: Option<u64>) -> Load {
+        let prompt = &request.prompt;
+        let images = u64::from(prompt.images).saturating_mul(u64::from(self.image_tokens));
+        let read = self
+            .text_tokens(prompt.text_bytes)
+            .saturating_add(prompt.token_ids)
+            .saturating_add(images);
+        let by_length = content_length.map_or(0, |bytes| self.text_tokens(bytes));
+        let prefill = match request.scan {
+            Scan::Complete => read,
+            // Images are read, if at all, as images: the length would count them as text.
+            Scan::Partial if prompt.images > 0 => read,
+            Scan::Partial => read.max(by_length),
+            Scan::Unread | Scan::Malformed | Scan::Encoded => by_length,
+        };
+        let output = request
+            .max_output_tokens
+            .map_or(self.output_tokens, |limit| limit.min(self.output_tokens));
+        let decode = u64::from(output)
+            .saturating_mul(u64::from(request.n.max(1)))
+            .saturating_mul(u64::from(prompt.items.max(1)));
+        Load {
+            requests: 1,
+            prefill_tokens: prefill.clamp(1, MAX_TOKENS),
+            decode_tokens: decode.min(MAX_TOKENS),
+        }
+    }
+
+    /// Tokens of so many bytes of text, rounded up.
+    fn text_tokens(&self, bytes: u64) -> u64 {
+        bytes
+            .saturating_mul(1000)
+            .div_ceil(u64::from(self.bytes_per_token_milli.max(1)))
+    }
+}
