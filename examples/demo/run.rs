@@ -62,6 +62,7 @@ pub async fn policy(args: &Args, policy: &str, chats: &[Chat]) -> Result<Outcome
     let seen = play(args, &fleet, chats, &bar).await;
     let elapsed_s = begun.elapsed().as_secs_f64() * args.speed;
     bar.finish_and_clear();
+    tell(policy, &seen, begun.elapsed(), &bar);
     Ok(outcome(policy, seen, &fleet.mocks, elapsed_s, args.speed))
 }
 
@@ -81,6 +82,24 @@ fn bar(policy: &str, chats: &[Chat]) -> ProgressBar {
     ProgressBar::new(requests as u64)
         .with_style(style)
         .with_message(policy.to_owned())
+}
+
+/// One line for a log, where no bar is drawn, and one if something failed.
+fn tell(policy: &str, seen: &[Seen], took: Duration, bar: &ProgressBar) {
+    if bar.is_hidden() {
+        eprintln!(
+            "{policy}: {} requests in {:.1} s",
+            seen.len(),
+            took.as_secs_f64()
+        );
+    }
+    let mut errors = seen.iter().filter_map(|s| s.as_ref().err());
+    if let Some(first) = errors.next() {
+        eprintln!(
+            "{policy}: {} requests failed, the first: {first}",
+            1 + errors.count()
+        );
+    }
 }
 
 /// What one request came to: its time to first token, or why it failed.
@@ -127,8 +146,7 @@ async fn talk(client: &HttpClient, chat: &Chat, bar: &ProgressBar) -> Vec<Seen> 
                 text
             }
             Err(why) => {
-                bar.suspend(|| eprintln!("{}: {why}", chat.session));
-                seen.push(Err(why));
+                seen.push(Err(format!("{}: {why}", chat.session)));
                 String::new()
             }
         };

@@ -40,7 +40,9 @@ pub fn python() -> Result<PathBuf, String> {
         Some(cache.or_else(home)?.join("python/bin/python"))
     };
     let given = std::env::var_os("WARMROUTE_PYTHON").map(PathBuf::from);
-    let file = given.or_else(of_tools).unwrap_or_else(|| PathBuf::from("python"));
+    let file = given
+        .or_else(of_tools)
+        .unwrap_or_else(|| PathBuf::from("python"));
     if file.is_file() {
         Ok(file)
     } else {
