@@ -114,10 +114,7 @@ impl Stream {
         let flow = run(vm, &mut session, input);
         match (was_holding, session.is_holding()) {
             (false, true) => {
-                vm.held.insert(
-                    self.context,
-                    (host::now_ns() / 1_000_000, self.session.clone()),
-                );
+                vm.held.insert(self.context, self.session.clone());
             }
             (true, false) => {
                 vm.held.remove(&self.context);

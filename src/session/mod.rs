@@ -110,6 +110,14 @@ impl Session {
         matches!(self.state, State::Holding(_))
     }
 
+    /// Since when the request is being held back, in microseconds.
+    pub fn held_since_us(&self) -> Option<u64> {
+        match &self.state {
+            State::Holding(holding) => Some(holding.intake.started_us),
+            _ => None,
+        }
+    }
+
     /// Whether something is reserved.
     pub fn is_in_flight(&self) -> bool {
         matches!(&self.state, State::Flight(flight) if flight.reservation.is_some())
