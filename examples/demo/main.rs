@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, default_value_t = 64)]
     pub threads: u32,
     /// Chats in all; each thread starts the next one when its last is over.
-    #[arg(long, default_value_t = 160)]
+    #[arg(long, default_value_t = 112)]
     pub chats: u32,
     /// Mean number of turns of a chat.
     #[arg(long, default_value_t = load::MEAN_TURNS)]
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How much faster than the modelled hardware everything runs.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 8.0)]
     pub speed: f64,
     /// Writes the results here too, as JSON.
     #[arg(long)]
