@@ -489,3 +489,32 @@ fn every_test_that_guards_something_exists() {
     }
     assert!(guards > 30, "{guards} guards");
 }
+
+#[test]
+fn the_decision_that_is_shown_has_the_fields_of_the_code() {
+    let readme = read("README.md");
+    let (_, behind) = readme.split_once("\nx-warmroute-decision: ").unwrap();
+    let shown: Vec<&str> = behind
+        .lines()
+        .next()
+        .unwrap()
+        .split(';')
+        .map(|field| field.split('=').next().unwrap())
+        .collect();
+    let source = read("src/session/explain.rs");
+    let written: Vec<String> = literals(&source)
+        .iter()
+        .filter(|text| text.contains("={"))
+        .flat_map(|text| {
+            text.trim_start_matches(';')
+                .split(';')
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .map(|field| field.split('=').next().unwrap().to_owned())
+        .collect();
+    // The list of loads is written with a bracket.
+    assert_eq!(shown.last(), Some(&"loads"));
+    assert!(source.contains("loads=["));
+    assert_eq!(shown[..shown.len() - 1], written);
+}
