@@ -518,3 +518,22 @@ fn the_decision_that_is_shown_has_the_fields_of_the_code() {
     assert!(source.contains("loads=["));
     assert_eq!(shown[..shown.len() - 1], written);
 }
+
+#[test]
+fn the_dashboard_shows_every_metric_and_no_other() {
+    let dashboard: Value = serde_json::from_str(&read("examples/grafana/warmroute.json")).unwrap();
+    let mut shown = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let expression = target["expr"].as_str().unwrap();
+            let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            shown.extend(
+                words
+                    .filter(|word| word.starts_with("warmroute_"))
+                    .map(|word| word.trim_end_matches("_bucket").to_owned()),
+            );
+        }
+    }
+    let named: BTreeSet<String> = table("metrics").iter().map(|row| plain(&row[0])).collect();
+    assert_eq!(shown, named);
+}
