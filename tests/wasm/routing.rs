@@ -23,6 +23,10 @@ const CONFIG: &str = r#"{"endpoints": [{"address": "10.0.0.1:80"}, {"address": "
 struct Chat;
 
 impl StreamView for Chat {
+    fn now_us(&self) -> u64 {
+        1_000_000
+    }
+
     fn request_header(&self, name: &str) -> Option<Vec<u8>> {
         match name {
             ":method" => Some(b"POST".to_vec()),
@@ -81,12 +85,7 @@ struct Gateway {
 
 impl Gateway {
     fn handle(&mut self, session: &mut Session, input: Input<'_>) -> Effects {
-        let moment = Moment {
-            store: &self.store,
-            now_us: 1_000_000,
-            random: 42,
-            view: &Chat,
-        };
+        let moment = Moment::new(&self.store, 42, &Chat);
         session.handle(&mut self.balancer, &moment, input)
     }
 }
