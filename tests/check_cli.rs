@@ -506,3 +506,40 @@ fn two_filters_of_one_name_are_warned_of() {
         )]
     );
 }
+
+#[test]
+fn a_listener_that_refuses_what_the_filter_holds_is_warned_of() {
+    let holding = |max_bytes: u64| {
+        let plugin =
+            json!({"endpoints": [{"address": "10.0.0.1:8000"}], "hold": {"max_bytes": max_bytes}});
+        envoy(&[filter(&plugin)])
+    };
+    let warning = |held: u64, limit: u64| {
+        format!(
+            "hold.max_bytes is {held}, but the listener buffers no more than {limit} bytes (per_connection_buffer_limit_bytes): larger bodies are refused with 413"
+        )
+    };
+    assert_eq!(
+        warnings("hold.json", &holding(1_048_575)),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        warnings("hold.json", &holding(1_048_576)),
+        [warning(1_048_576, 1_048_576)]
+    );
+    let listener = "/static_resources/listeners/0";
+    let small = changed(
+        holding(40_000),
+        listener,
+        "per_connection_buffer_limit_bytes",
+        json!(32_768),
+    );
+    assert_eq!(warnings("hold.json", &small), [warning(40_000, 32_768)]);
+    let large = changed(
+        holding(40_000_000),
+        listener,
+        "per_connection_buffer_limit_bytes",
+        json!(50_000_000),
+    );
+    assert_eq!(warnings("hold.json", &large), Vec::<String>::new());
+}

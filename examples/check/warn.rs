@@ -12,6 +12,7 @@ use warmroute::steer::{ORIGINAL_DST_HEADER, forbidden_header};
 pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(body_unseen(found, config));
+    warnings.extend(bodies_refused(documents, found, config));
     warnings.extend(open_without_destination(found, config));
     warnings.extend(client_may_steer(documents, found, config));
     warnings.extend(answers_cut(documents, found));
@@ -20,10 +21,13 @@ pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Confi
     warnings
 }
 
+fn reads_body(config: &Config) -> bool {
+    Balancer::new(Rc::new(config.clone()), 1).reads_body()
+}
+
 fn body_unseen(found: &Found, config: &Config) -> Option<String> {
-    let reads_body = Balancer::new(Rc::new(config.clone()), 1).reads_body();
     let flag = get(&found.body, "allow_on_headers_stop_iteration");
-    if !reads_body || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
+    if !reads_body(config) || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
         return None;
     }
     let wait_ms = config.watchdog_ms;
@@ -36,6 +40,21 @@ fn body_unseen(found: &Found, config: &Config) -> Option<String> {
             "this needs the body, which a WasmPlugin cannot hold: every request waits {wait_ms} ms \
              and then goes by load alone; use an EnvoyFilter"
         ),
+    })
+}
+
+/// What the filter holds, Envoy buffers; above the listener's limit Envoy refuses the request.
+fn bodies_refused(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
+    const DEFAULT_LIMIT_BYTES: u64 = 1 << 20;
+    let limit_bytes = enclosing(documents, &found.path, "filter_chains")
+        .and_then(|listener| get(listener, "per_connection_buffer_limit_bytes")?.as_u64())
+        .unwrap_or(DEFAULT_LIMIT_BYTES);
+    (reads_body(config) && config.hold_max_bytes >= limit_bytes).then(|| {
+        format!(
+            "hold.max_bytes is {}, but the listener buffers no more than {limit_bytes} bytes \
+             (per_connection_buffer_limit_bytes): larger bodies are refused with 413",
+            config.hold_max_bytes
+        )
     })
 }
 
@@ -77,10 +96,15 @@ fn client_may_steer(documents: &[Value], found: &Found, config: &Config) -> Opti
 
 /// The connection manager that holds the filter.
 fn manager<'a>(documents: &'a [Value], path: &[Step]) -> Option<&'a Value> {
+    enclosing(documents, path, "http_filters")
+}
+
+/// The innermost object around `path` that has a member of this name.
+fn enclosing<'a>(documents: &'a [Value], path: &[Step], member: &str) -> Option<&'a Value> {
     (0..path.len())
         .rev()
         .filter_map(|depth| at(documents, path.get(..depth)?))
-        .find(|value| get(value, "http_filters").is_some())
+        .find(|value| get(value, member).is_some())
 }
 
 fn answers_cut(documents: &[Value], found: &Found) -> Option<String> {
