@@ -228,20 +228,24 @@ impl World {
                     (stream.steers, stream.picks, stream.parses) = (0, 0, 0);
                     (stream.answers, stream.failures) = (0, 0);
                 }
-                // The others are alive: they tick while the dead one's time runs out. It counts from
-                // the last heartbeat, which a clock that was set back has in the future.
-                let until_us = self.latest_us + (SLOT_TTL_MS + 1) * 1_000;
-                while self.now_us <= until_us {
-                    self.now_us += SLOT_TTL_MS * 1_000 / 3;
-                    self.settle();
-                }
+                self.outlive_the_dead();
             }
             Step::StoreWorks(works) => {
                 self.store.off.set(!works);
-                self.settle();
+                self.outlive_the_dead();
             }
         }
         self.books_agree()
+    }
+
+    /// The living tick while the time of the dead runs out. It counts from the last heartbeat, which
+    /// lies in the future if the clock was set back.
+    fn outlive_the_dead(&mut self) {
+        let until_us = self.latest_us + (SLOT_TTL_MS + 1) * 1_000;
+        while self.now_us <= until_us {
+            self.now_us += SLOT_TTL_MS * 1_000 / 3;
+            self.settle();
+        }
     }
 
     fn settle(&mut self) {
