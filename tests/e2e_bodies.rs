@@ -473,6 +473,44 @@ async fn b5_no_length_near_the_limits_is_refused() {
     unharmed(&mut fleet).await;
 }
 
+/// What is held and what comes next in one read together exceed Envoy's buffer limit of a connection.
+async fn bursts(mode: Mode, hold: usize) {
+    let mut fleet = start(mode, 1, json!({ "hold": {"max_bytes": hold} })).await;
+    let body = picture(3_000_000);
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for first in [9_000, 200_000, 700_000, 990_000] {
+            let halves = vec![body.slice(..first), body.slice(first..)];
+            for pause_ms in [0, 5, 50] {
+                let call = Call::trickle(CHAT, halves.clone(), Duration::from_millis(pause_ms));
+                let answer = arrives(&fleet, &client, call, CHAT, &body).await;
+                assert_eq!(
+                    answer.status,
+                    200,
+                    "after {first} bytes and {pause_ms} ms: {}",
+                    answer.text()
+                );
+            }
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn b5_a_burst_after_a_pause_is_not_refused_original_dst() {
+    bursts(Mode::OriginalDst, 1_000_000).await;
+}
+
+#[tokio::test]
+async fn b5_a_burst_after_a_pause_is_not_refused_filter_state() {
+    bursts(Mode::FilterState, 10_000).await;
+}
+
+#[tokio::test]
+async fn b5_a_burst_after_a_pause_is_not_refused_override_host() {
+    bursts(Mode::OverrideHost, 1_000_000).await;
+}
+
 /// B6: the token counters say what the engine said, however it said it.
 async fn usage(mode: Mode, workers: u32) {
     let mut fleet = start(mode, workers, json!({})).await;
