@@ -236,6 +236,7 @@ impl RootContext for Root {
             self.serve_as_leader(vm, now_ms);
         }
         self.watch(vm, now_ms);
+        vm.metrics.flush();
     }
 
     fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {

@@ -1,16 +1,18 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::*;
 use crate::config::Config;
 use crate::policy::{Load, Reason};
+use crate::request::Scan;
 use crate::state::memory::MemoryStore;
 use crate::steer::Steer;
 
 /// A stream whose headers and properties a test sets.
 #[derive(Default)]
 struct Stub {
+    now_us: Cell<u64>,
     request: BTreeMap<&'static str, Vec<u8>>,
     response: RefCell<BTreeMap<&'static str, Vec<u8>>>,
     upstream: RefCell<Option<Vec<u8>>>,
@@ -19,6 +21,10 @@ struct Stub {
 }
 
 impl StreamView for Stub {
+    fn now_us(&self) -> u64 {
+        self.now_us.get()
+    }
+
     fn request_header(&self, name: &str) -> Option<Vec<u8>> {
         self.request.get(name).cloned()
     }
@@ -63,12 +69,8 @@ impl Bench {
     }
 
     fn handle(&mut self, session: &mut Session, view: &Stub, input: Input<'_>) -> Effects {
-        let moment = Moment {
-            store: &self.store,
-            now_us: self.now_us,
-            random: 7,
-            view,
-        };
+        view.now_us.set(self.now_us);
+        let moment = Moment::new(&self.store, 7, view);
         session.handle(&mut self.balancer, &moment, input)
     }
 
@@ -201,14 +203,8 @@ fn h4_and_b7_what_cannot_be_read_goes_by_load() {
 
 #[test]
 fn what_needs_no_body_is_never_held() {
-    let encoded = {
-        let mut view = chat();
-        view.request.insert("content-encoding", b"gzip".to_vec());
-        view
-    };
     let other = post("/v1/embeddings");
     for (config, view, scan) in [
-        ("", &encoded, Some(Scan::Encoded)),
         ("", &other, None),
         (
             r#", "policy": {"name": "round_robin"}"#,
@@ -232,6 +228,22 @@ fn what_needs_no_body_is_never_held() {
         });
         assert_eq!(parsed, scan);
     }
+}
+
+#[test]
+fn b7_a_compressed_body_is_let_go_at_its_first_byte() {
+    let mut bench = Bench::two("");
+    let mut view = chat();
+    view.request.insert("content-encoding", b"gzip".to_vec());
+    view.request.insert("content-length", b"4000".to_vec());
+    let mut session = Session::default();
+    bench.handle(&mut session, &view, Input::RequestHeaders(Rest::Open));
+    let gzip = b"\x1f\x8b\x08\0\0";
+    let effects = bench.handle(&mut session, &view, Input::RequestBody(gzip, Rest::Open));
+    assert_eq!(effects.flow, Flow::Continue);
+    assert!(effects.steer.is_some());
+    assert_eq!(effects.events[0], Event::Parsed(Scan::Encoded));
+    assert_eq!(bench.in_flight().prefill_tokens, 1_000);
 }
 
 #[test]
