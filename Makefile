@@ -72,6 +72,7 @@ demo: build envoy ## a chat load through Envoy on four mock replicas, under each
 figures: build envoy ## measures and prints `FIGURE name value` lines
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
 	@$(CARGO) run --release --example demo -- --policies round_robin,prefix_hash --figures
+	@$(CARGO) run --release --example figures
 
 tools: rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
 

@@ -725,3 +725,25 @@ fn hashes_stay_what_they_are() {
         Some(17_404_874_831_337_876_648)
     );
 }
+
+#[test]
+fn b5_an_image_that_is_cut_off_counts_as_one() {
+    let read = |text: &str| {
+        let mut scanner = RequestScanner::new(Api::ChatCompletions, &OPTIONS);
+        scanner.push(text.as_bytes());
+        scanner.finish_early().prompt
+    };
+    let image = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"#;
+    let only = read(&format!(
+        r#"{{"messages":[{{"role":"user","content":[{image}"#
+    ));
+    assert_eq!((only.images, only.text_bytes, only.routing), (1, 0, None));
+    let second = read(&format!(
+        r#"{{"messages":[{{"role":"user","content":[{image}"}}}},{{"type":"text","text":"Hm"}},{image}"#
+    ));
+    assert_eq!((second.images, second.text_bytes), (2, 2));
+    let between = read(&format!(
+        r#"{{"messages":[{{"role":"user","content":[{image}"}}}},{{"type":"te"#
+    ));
+    assert_eq!(between.images, 1);
+}

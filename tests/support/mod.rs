@@ -14,6 +14,7 @@
     clippy::indexing_slicing
 )]
 
+pub mod check;
 pub mod client;
 pub mod config;
 pub mod envoy;

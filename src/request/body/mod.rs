@@ -85,6 +85,8 @@ pub(super) struct BodyReader {
     message: Extras,
     text_seen: bool,
     part: Extras,
+    /// Images that had begun when the reading stopped.
+    cut_images: u32,
     /// Inside a prompt that is a flat array of token ids.
     flat_ids: bool,
 }
@@ -114,6 +116,7 @@ impl BodyReader {
             message: Extras::default(),
             text_seen: false,
             part: Extras::default(),
+            cut_images: 0,
             flat_ids: false,
         }
     }
@@ -127,6 +130,8 @@ impl BodyReader {
     }
 
     pub(super) fn finish(self, scan: Scan) -> InferenceRequest {
+        let mut prompt = self.prompt.finish();
+        prompt.images = prompt.images.saturating_add(self.cut_images);
         InferenceRequest {
             api: self.api,
             scan,
@@ -134,7 +139,7 @@ impl BodyReader {
             stream: self.stream,
             max_output_tokens: self.limit.or(self.older_limit),
             n: self.count.max(self.best_of).unwrap_or(1).max(1),
-            prompt: self.prompt.finish(),
+            prompt,
             fields: self.fields.into_values(),
         }
     }
@@ -144,6 +149,8 @@ impl BodyReader {
     pub(super) fn cut_short(&mut self) {
         match self.place {
             Place::Part => {
+                // It costs what it will cost, but half of its data is no part of a key.
+                self.cut_images = u32::from(self.slot == Slot::PartMedia);
                 self.end_part();
                 self.cut_message();
             }
