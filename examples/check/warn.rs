@@ -43,17 +43,31 @@ fn body_unseen(found: &Found, config: &Config) -> Option<String> {
     })
 }
 
-/// What the filter holds, Envoy buffers; above the listener's limit Envoy refuses the request.
+/// What the filter holds, and what then comes in one read, Envoy must be able to buffer; else it
+/// refuses the request. Known only where the virtual hosts stand in the file.
 fn bodies_refused(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
-    const DEFAULT_LIMIT_BYTES: u64 = 1 << 20;
-    let limit_bytes = enclosing(documents, &found.path, "filter_chains")
+    const DEFAULT_READ_BYTES: u64 = 1 << 20;
+    const KEY: &str = "request_body_buffer_limit";
+    let hosts = down(
+        manager(documents, &found.path)?,
+        &["route_config", "virtual_hosts"],
+    )?;
+    let read_bytes = enclosing(documents, &found.path, "filter_chains")
         .and_then(|listener| get(listener, "per_connection_buffer_limit_bytes")?.as_u64())
-        .unwrap_or(DEFAULT_LIMIT_BYTES);
-    (reads_body(config) && config.hold_max_bytes >= limit_bytes).then(|| {
+        .unwrap_or(DEFAULT_READ_BYTES);
+    let needed_bytes = config.hold_max_bytes.saturating_add(read_bytes);
+    let fits = |host: &Value| {
+        let limits: Vec<u64> = walk(std::slice::from_ref(host))
+            .into_iter()
+            .filter_map(|(_, value)| get(value, KEY)?.as_u64())
+            .collect();
+        !limits.is_empty() && limits.iter().all(|limit| *limit >= needed_bytes)
+    };
+    (reads_body(config) && !hosts.as_array()?.iter().all(fits)).then(|| {
         format!(
-            "hold.max_bytes is {}, but the listener buffers no more than {limit_bytes} bytes \
-             (per_connection_buffer_limit_bytes): larger bodies are refused with 413",
-            config.hold_max_bytes
+            "bodies may be refused with 413: set {KEY} on the virtual host to at least \
+             {needed_bytes}, that is hold.max_bytes and what comes in one read \
+             (per_connection_buffer_limit_bytes)"
         )
     })
 }
