@@ -554,3 +554,49 @@ fn bodies_that_envoy_would_refuse_are_warned_of() {
     );
     assert_eq!(warnings("hold.json", &unlimited), Vec::<String>::new());
 }
+
+#[test]
+fn a_cluster_that_does_not_listen_is_warned_of() {
+    let leading_to = |steering: &str, cluster: Value| {
+        let plugin = json!({"steering": steering, "endpoints": [{"address": "10.0.0.1:8000"}, {"address": "[::1]:8000"}]});
+        let mut envoy = envoy(&[filter(&plugin)]);
+        let clusters = envoy.pointer_mut("/static_resources/clusters").unwrap();
+        clusters.as_array_mut().unwrap().push(cluster);
+        warnings("cluster.json", &envoy)
+    };
+    let fixed = json!({"name": "vllm", "type": "STATIC"});
+    let by_header = json!({"name": "vllm", "type": "ORIGINAL_DST", "original_dst_lb_config": {"use_http_header": true}});
+    let by_state = json!({"name": "vllm", "type": "ORIGINAL_DST"});
+    let none = Vec::<String>::new();
+
+    let warning = "no route leads to an ORIGINAL_DST cluster that obeys x-envoy-original-dst-host";
+    assert_eq!(leading_to("original_dst", fixed.clone()), [warning]);
+    assert_eq!(leading_to("original_dst", by_state.clone()), [warning]);
+    assert_eq!(leading_to("original_dst", by_header.clone()), none);
+
+    let warning = "no route leads to an ORIGINAL_DST cluster";
+    assert_eq!(leading_to("filter_state", fixed.clone()), [warning]);
+    assert_eq!(leading_to("filter_state", by_state), none);
+
+    let warning = "no route leads to a cluster with the policy override_host that obeys x-gateway-destination-endpoint";
+    assert_eq!(leading_to("override_host", fixed), [warning]);
+    assert_eq!(leading_to("override_host", by_header), [warning]);
+    let listed = |addresses: &[&str]| {
+        let members: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"socket_address": {"address": address, "port_value": 8000}}))
+            .collect();
+        json!({
+            "name": "vllm", "type": "STATIC", "load_assignment": members,
+            "load_balancing_policy": {"override_host_sources": [{"header": "x-gateway-destination-endpoint"}]},
+        })
+    };
+    assert_eq!(
+        leading_to("override_host", listed(&["10.0.0.1", "::1"])),
+        none
+    );
+    assert_eq!(
+        leading_to("override_host", listed(&["10.0.0.1"])),
+        ["no cluster lists [::1]:8000: Envoy passes over what it does not know"]
+    );
+}
