@@ -35,6 +35,7 @@ struct Script {
     upstream: Option<Vec<u8>>,
     attempts: Option<u64>,
     details: Option<Vec<u8>>,
+    now_us: u64,
 }
 
 fn first(headers: &[(&'static str, Vec<u8>)], name: &str) -> Option<Vec<u8>> {
@@ -57,6 +58,9 @@ impl StreamView for Script {
     }
     fn response_details(&self) -> Option<Vec<u8>> {
         self.details.clone()
+    }
+    fn now_us(&self) -> u64 {
+        self.now_us
     }
 }
 
@@ -266,12 +270,8 @@ impl World {
         let was_open = stream.session.is_holding() || stream.held.is_some();
         let config = balancer.config().clone();
         stream.expect(&config, happening);
-        let moment = Moment {
-            store: &self.store,
-            now_us: self.now_us,
-            random: self.random,
-            view: &stream.script,
-        };
+        stream.script.now_us = self.now_us;
+        let moment = Moment::new(&self.store, self.random, &stream.script);
         let effects = stream.session.handle(balancer, &moment, happening.input());
         stream.took(&config, &effects, was_open)
     }
@@ -588,6 +588,7 @@ fn script() -> impl Strategy<Value = Script> {
                 upstream,
                 attempts,
                 details,
+                now_us: 0,
             }
         },
     )
@@ -673,7 +674,7 @@ proptest! {
         let mut world = World::new(configs, vec![script]);
         let config = world.vms[0].config().clone();
         let stream = &mut world.streams[0];
-        let moment = Moment { store: &world.store, now_us: world.now_us, random: 1, view: &stream.script };
+        let moment = Moment::new(&world.store, 1, &stream.script);
         let effects = stream.session.handle(&mut world.vms[0], &moment, Input::RequestHeaders(rest(end)));
         if effects.flow == Flow::Continue && effects.steer.is_none() {
             let expected = match config.steering {
