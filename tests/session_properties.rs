@@ -313,10 +313,9 @@ impl Stream {
         let Some(held) = &mut self.held else { return };
         match happening {
             Happening::ResponseHeaders(_) => {
-                let retried = self.script.attempts.is_some_and(|attempts| attempts > 1);
                 let served = self.script.upstream.clone().unwrap_or_default();
                 let served = String::from_utf8(served).unwrap_or_default();
-                if (retried || config.steering == SteeringMode::OverrideHost)
+                if config.steering == SteeringMode::OverrideHost
                     && members(config, &held.pool).contains(&served)
                 {
                     held.endpoint = served;
