@@ -298,7 +298,7 @@ fn not_to_be_read() -> Vec<Case> {
         // gzip of "{}", and something that only claims to be compressed.
         Case::new(CHAT, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00".to_vec(), "encoded", 400)
             .with("content-encoding", "gzip"),
-        Case::new(CHAT, user("\"Hi\"", ""), "encoded", 200).with("content-encoding", b"zstd, \xe9"),
+        Case::new(CHAT, user("\"Hi\"", ""), "complete", 200).with("content-encoding", b"zstd, \xe9"),
         Case::new(CHAT, user("\"Hi\"", ""), "complete", 200).with("content-encoding", "identity"),
         Case::new(CHAT, Bytes::new(), "unread", 400),
     ]
