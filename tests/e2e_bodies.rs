@@ -573,13 +573,10 @@ fn last_usage(answer: &Answer, stream: bool) -> Value {
     let text = answer.text();
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
     let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    let usages = events
+    let mut usages = events
         .filter_map(|event| serde_json::from_str::<Value>(event).ok())
         .map(|event| event["usage"].clone());
-    usages
-        .filter(|usage| !usage.is_null())
-        .last()
-        .unwrap_or_default()
+    usages.rfind(|usage| !usage.is_null()).unwrap_or_default()
 }
 
 #[tokio::test]

@@ -35,7 +35,6 @@ struct Script {
     upstream: Option<Vec<u8>>,
     attempts: Option<u64>,
     details: Option<Vec<u8>>,
-    now_us: u64,
 }
 
 fn first(headers: &[(&'static str, Vec<u8>)], name: &str) -> Option<Vec<u8>> {
@@ -43,24 +42,27 @@ fn first(headers: &[(&'static str, Vec<u8>)], name: &str) -> Option<Vec<u8>> {
     found.map(|(_, value)| value.clone())
 }
 
-impl StreamView for Script {
+/// A script at one moment.
+struct At<'a>(&'a Script, u64);
+
+impl StreamView for At<'_> {
+    fn now_us(&self) -> u64 {
+        self.1
+    }
     fn request_header(&self, name: &str) -> Option<Vec<u8>> {
-        first(&self.request, name)
+        first(&self.0.request, name)
     }
     fn response_header(&self, name: &str) -> Option<Vec<u8>> {
-        first(&self.response, name)
+        first(&self.0.response, name)
     }
     fn upstream_address(&self) -> Option<Vec<u8>> {
-        self.upstream.clone()
+        self.0.upstream.clone()
     }
     fn attempts(&self) -> Option<u64> {
-        self.attempts
+        self.0.attempts
     }
     fn response_details(&self) -> Option<Vec<u8>> {
-        self.details.clone()
-    }
-    fn now_us(&self) -> u64 {
-        self.now_us
+        self.0.details.clone()
     }
 }
 
@@ -270,8 +272,8 @@ impl World {
         let was_open = stream.session.is_holding() || stream.held.is_some();
         let config = balancer.config().clone();
         stream.expect(&config, happening);
-        stream.script.now_us = self.now_us;
-        let moment = Moment::new(&self.store, self.random, &stream.script);
+        let view = At(&stream.script, self.now_us);
+        let moment = Moment::new(&self.store, self.random, &view);
         let effects = stream.session.handle(balancer, &moment, happening.input());
         stream.took(&config, &effects, was_open)
     }
@@ -587,7 +589,6 @@ fn script() -> impl Strategy<Value = Script> {
                 upstream,
                 attempts,
                 details,
-                now_us: 0,
             }
         },
     )
@@ -673,7 +674,8 @@ proptest! {
         let mut world = World::new(configs, vec![script]);
         let config = world.vms[0].config().clone();
         let stream = &mut world.streams[0];
-        let moment = Moment::new(&world.store, 1, &stream.script);
+        let view = At(&stream.script, world.now_us);
+        let moment = Moment::new(&world.store, 1, &view);
         let effects = stream.session.handle(&mut world.vms[0], &moment, Input::RequestHeaders(rest(end)));
         if effects.flow == Flow::Continue && effects.steer.is_none() {
             let expected = match config.steering {

@@ -1,0 +1,65 @@
+//! `make figures`: measures on a real Envoy, and prints `FIGURE name value` lines.
+//!
+//! Every value comes from this very run. What cannot be measured is named on stderr instead, and
+//! the exit code is 1.
+#![allow(missing_docs)] // A program: its interface is `--help`.
+
+mod process;
+mod rps;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod upstream;
+
+use clap::{Parser, ValueEnum};
+use std::process::ExitCode;
+
+/// One measurement; it yields one figure or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measurement {
+    /// Requests per second and CPU time of Envoy with the filter, against Envoy without it.
+    Rps,
+}
+
+/// Measures on a real Envoy, and prints `FIGURE name value` lines.
+#[derive(Parser, Debug)]
+#[command(name = "figures")]
+struct Args {
+    /// Only these; all if not given.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Measurement>,
+}
+
+/// A measured value and its name.
+type Figure = (&'static str, f64);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut code = ExitCode::SUCCESS;
+    for measurement in Measurement::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(measurement) {
+            continue;
+        }
+        match measure(*measurement) {
+            Ok(figures) => figures.iter().for_each(print),
+            Err(why) => {
+                eprintln!("figures: {measurement:?} could not be measured: {why}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    code
+}
+
+fn measure(measurement: Measurement) -> Result<Vec<Figure>, String> {
+    match measurement {
+        Measurement::Rps => rps::measure(),
+    }
+}
+
+fn print((name, value): &Figure) {
+    if value.fract() == 0.0 {
+        println!("FIGURE {name} {value:.0}");
+    } else {
+        println!("FIGURE {name} {value:.3}");
+    }
+}
