@@ -1,6 +1,8 @@
 //! Requests that end in every way there is.
 // The figures use a part of it.
 #![allow(dead_code)]
+// As in a test, to panic is a way to fail.
+#![allow(clippy::expect_used, clippy::indexing_slicing)]
 
 use crate::decision::{Decision, HEADER, chat, explained, with};
 use crate::support::client::{Answer, Call, HttpClient};
