@@ -21,7 +21,7 @@ WASM_BINDGEN_VERSION = $(shell sed -n '/^name = "wasm-bindgen"$$/{n;s/version = 
 export WASM_BINDGEN_ROOT = $(WARMROUTE_CACHE)/wasm-bindgen-$(WASM_BINDGEN_VERSION)
 
 # Tests named e2e_* start a real Envoy; all others need nothing but cargo.
-TESTS := $(basename $(notdir $(wildcard tests/*.rs)))
+TESTS := $(basename $(notdir $(wildcard tests/*.rs))) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs))
 E2E_TESTS := $(filter e2e_%,$(TESTS))
 NATIVE_TESTS := $(filter-out e2e_%,$(TESTS))
 
@@ -36,7 +36,7 @@ build: rust ## the module for Envoy: target/wasm32-unknown-unknown/release/warmr
 	@CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='-C target-feature=+simd128' \
 	  $(CARGO) rustc --lib --release --target $(WASM_TARGET) --features filter --crate-type cdylib
 
-check: rust test-native ## format, lints, tests that need no Envoy, documentation
+check: rust ## format, lints, tests that need no Envoy, documentation
 	$(say) 'format and lints'
 	@$(CARGO) fmt --check
 	@$(CARGO) clippy --all-targets -- -D warnings
@@ -44,6 +44,7 @@ check: rust test-native ## format, lints, tests that need no Envoy, documentatio
 	$(say) 'documentation'
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib --target $(WASM_TARGET) --features filter
+	@$(MAKE) test-native
 
 test: check test-wasm test-e2e test-readme ## everything: check, the same tests in wasm, end to end on a real Envoy, the README's commands
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::policy::{self, Candidate, Load, Policy, Reason, View};
+use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::state::Store;
 use crate::state::ledger::{Ledger, Reservation};
 use crate::state::snapshots::{self, Report};
@@ -54,6 +54,21 @@ struct PoolState {
     policy: Box<dyn Policy>,
 }
 
+impl PoolState {
+    fn reads_body(&self) -> bool {
+        let keys = &self.config.keys;
+        let by_policy = match self.config.policy {
+            // What it hashes may all be in the headers.
+            PolicySpec::ConsistentHash { .. } => {
+                keys.iter().any(|key| matches!(key, KeySource::Body(_)))
+            }
+            _ => self.policy.reads_body(),
+        };
+        let endpoints = self.config.pool.endpoints();
+        by_policy || endpoints.iter().any(|endpoint| !endpoint.models.is_empty())
+    }
+}
+
 /// One VM's balancer.
 pub struct Balancer {
     config: Rc<Config>,
@@ -98,21 +113,7 @@ impl Balancer {
 
     /// Whether any pick may depend on a request's body.
     pub fn reads_body(&self) -> bool {
-        self.pools.len() > 1
-            || self.pools.iter().any(|pool| {
-                pool.policy.reads_body()
-                    || pool
-                        .config
-                        .keys
-                        .iter()
-                        .any(|key| matches!(key, KeySource::Body(_)))
-                    || pool
-                        .config
-                        .pool
-                        .endpoints()
-                        .iter()
-                        .any(|endpoint| !endpoint.models.is_empty())
-            })
+        self.pools.len() > 1 || self.pools.iter().any(PoolState::reads_body)
     }
 
     /// The pool for `model`: the one that names it, else the first that names none, else the first.

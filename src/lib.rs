@@ -3,6 +3,58 @@
 //! This crate is a pure core (this documentation) and, behind the feature `filter`, the thin
 //! proxy-wasm shell that Envoy loads. The core takes time and randomness as arguments and never
 //! names the host, so that the filter, the simulator and the tests drive the same code.
+//!
+//! How to use it in an Envoy is in the README; how it works inside, in `docs/architecture.md`.
+//!
+//! # A pick
+//!
+//! ```
+//! use std::rc::Rc;
+//! use warmroute::balancer::{Ask, Balancer};
+//! use warmroute::config::Config;
+//! use warmroute::prefix::routing_key;
+//! use warmroute::request::{Api, RequestScanner};
+//! use warmroute::state::memory::MemoryStore;
+//!
+//! // What an operator writes, and what all workers of one Envoy share.
+//! let json = br#"{"endpoints": [{"address": "10.0.0.1:8000"}, {"address": "10.0.0.2:8000"}]}"#;
+//! let config = Config::parse(json)?;
+//! let store = MemoryStore::new();
+//! let mut balancer = Balancer::new(Rc::new(config), 1);
+//!
+//! // What a client sends, in whatever pieces it comes.
+//! let mut scanner = RequestScanner::new(Api::ChatCompletions, &balancer.config().scan);
+//! scanner.push(br#"{"model": "llama", "messages": [{"role": "user", "co"#);
+//! scanner.push(br#"ntent": "Why is the sky blue?"}]}"#);
+//! let request = scanner.finish();
+//!
+//! // Where it goes: an endpoint, and a reservation of what the request will cost there.
+//! let model = request.model.as_deref();
+//! let ask = Ask {
+//!     pool: balancer.pool_for(model),
+//!     model,
+//!     key: routing_key(model, &request.prompt),
+//!     cost: balancer.config().tokens.estimate(&request, None),
+//! };
+//! let (now_ms, random) = (1_000, 42);
+//! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask).ok_or("no endpoint")?;
+//! let home = reservation.endpoint();
+//! assert_eq!(decision.policy, "prefix_hash");
+//! assert_eq!(balancer.totals(&store)[&home].requests, 1);
+//!
+//! // The first byte of the answer ends the prefill, the end of the answer everything.
+//! balancer.prefill_done(&store, now_ms + 50, &mut reservation);
+//! assert_eq!(balancer.totals(&store)[&home].prefill_tokens, 0);
+//! balancer.complete(&store, now_ms + 900, reservation);
+//! assert!(balancer.totals(&store)[&home].is_zero());
+//!
+//! // The next turn of the chat begins alike, and goes to where its beginning is warm.
+//! let (again, reservation) = balancer.pick(&store, now_ms + 2_000, 7, ask).ok_or("no endpoint")?;
+//! assert_eq!(reservation.endpoint(), home);
+//! assert_eq!(again.key, decision.key);
+//! balancer.complete(&store, now_ms + 2_500, reservation);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_code)]
 
 pub mod balancer;

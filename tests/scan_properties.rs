@@ -1,6 +1,6 @@
 //! Properties of the scanner and of the response reader, against twins that build the whole tree.
 #![cfg(not(target_arch = "wasm32"))]
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::indexing_slicing)]
 
 #[path = "scan_properties/document.rs"]
 mod document;

@@ -1,8 +1,8 @@
 //! `make demo`: a multi-turn chat load through a real Envoy with Warmroute on four mock replicas,
 //! under each policy in turn with fresh caches, and a table of what the clients saw.
 //!
-//! The replicas are the model of `warmroute::sim::replica` with its default profile (an 8B model on
-//! an L4), with all times shortened by one factor, and reported as the modelled hardware has them.
+//! The replicas are the model of `warmroute::sim::replica` as an 8B model on an L4, with all times
+//! shortened by one factor, and reported as the modelled hardware has them.
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
 mod load;
@@ -24,10 +24,10 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = run::POLICIES, default_values_t = run::POLICIES.map(String::from))]
     pub policies: Vec<String>,
     /// Chats under way at any time.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 100)]
     pub threads: u32,
     /// Chats in all; each thread starts the next one when its last is over.
-    #[arg(long, default_value_t = 160)]
+    #[arg(long, default_value_t = 140)]
     pub chats: u32,
     /// Mean number of turns of a chat.
     #[arg(long, default_value_t = load::MEAN_TURNS)]

@@ -41,7 +41,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
 /// What the columns are.
 pub fn legend(args: &Args) -> String {
     format!(
-        "{} chats in {} threads, {OUTPUT_TOKENS} output tokens a turn, {} mock replicas (8B model, L4), \
+        "{} chats in {} threads, {OUTPUT_TOKENS} output tokens a turn, {} mock replicas (8B model in FP8, L4), \
          {} Envoy workers, seed {}.\n\
          Times are those of the modelled hardware; the run was {} times faster.\n\
          cache hits: share of prompt tokens found in a prefix cache; \

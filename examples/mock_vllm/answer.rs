@@ -1,6 +1,7 @@
 //! The bodies and events that vLLM 0.32 answers with, field for field and in its order.
 
-use super::call::{Api, ApiError, Call};
+use super::call::{Api, Call};
+use super::error::ApiError;
 use super::faults::UsageFault;
 use super::{messages, responses};
 use serde_json::Value;
@@ -174,6 +175,16 @@ impl Answer {
             self.created,
             quoted(&self.call.model)
         )
+    }
+
+    /// How many events come before the first token.
+    pub fn head_len(&self) -> u32 {
+        match self.call.api {
+            Api::Chat => u32::try_from(self.choices()).unwrap_or(u32::MAX),
+            Api::Completions => 0,
+            Api::Responses => 4,
+            Api::Messages => 2,
+        }
     }
 
     /// The events before the first token, one string each.

@@ -1,6 +1,6 @@
 //! The replica model in real time: one timer for all requests, and a waiter for each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -24,8 +24,26 @@ pub struct Progress {
 
 #[derive(Debug, Default)]
 struct Waiter {
+    adapter: Option<String>,
     progress: Mutex<Progress>,
     notify: Notify,
+}
+
+/// A request for the engine.
+#[derive(Debug)]
+pub struct Order {
+    pub chain: Vec<u64>,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub detail: Detail,
+    pub adapter: Option<String>,
+}
+
+/// The adapters of the requests in the engine.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    pub running: BTreeSet<String>,
+    pub waiting: BTreeSet<String>,
 }
 
 /// A request in the engine; dropping it aborts the request.
@@ -114,14 +132,18 @@ impl Engine {
     }
 
     /// Puts a request into the queue.
-    pub fn submit(
-        self: &Arc<Self>,
-        chain: Vec<u64>,
-        prompt_tokens: u32,
-        output_tokens: u32,
-        detail: Detail,
-    ) -> Result<Ticket, SubmitError> {
-        let waiter = Arc::new(Waiter::default());
+    pub fn submit(self: &Arc<Self>, order: Order) -> Result<Ticket, SubmitError> {
+        let Order {
+            chain,
+            prompt_tokens,
+            output_tokens,
+            detail,
+            adapter,
+        } = order;
+        let waiter = Arc::new(Waiter {
+            adapter,
+            ..Waiter::default()
+        });
         let mut state = lock(&self.state);
         let id = state.next_id;
         state.next_id += 1;
@@ -149,6 +171,25 @@ impl Engine {
     /// The model's gauges, now.
     pub fn gauges(&self) -> Gauges {
         lock(&self.state).replica.gauges()
+    }
+
+    /// Which adapters have requests, now.
+    pub fn adapters(&self) -> Adapters {
+        let state = lock(&self.state);
+        let running: HashSet<u64> = state.replica.running_ids().collect();
+        let mut adapters = Adapters::default();
+        for (id, waiter) in &state.waiters {
+            let Some(adapter) = &waiter.adapter else {
+                continue;
+            };
+            let set = if running.contains(id) {
+                &mut adapters.running
+            } else {
+                &mut adapters.waiting
+            };
+            set.insert(adapter.clone());
+        }
+        adapters
     }
 
     /// Drives the model for ever.

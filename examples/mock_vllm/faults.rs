@@ -23,9 +23,12 @@ pub enum Fault {
     ResetAfter(u32),
     /// `stall=N`: silence after N events (half of a body that is not a stream), connection open.
     Stall(u32),
-    /// `error-in-stream=CODE`: the engine dies after the first token: an error event inside the
-    /// 200 and `[DONE]`; an answer that is not streamed gets the status and the error body.
+    /// `error-in-stream=CODE`: an error event inside the 200, and `[DONE]`; an answer that is not
+    /// streamed gets the status and the error body. 429 and 503 are refusals and come as the
+    /// first event; anything else is a dead engine and comes after the first token.
     ErrorInStream(u16),
+    /// `error-in-stream=CODE:N`: the same, after N events.
+    ErrorInStreamAfter(u16, u32),
     /// `json-error`: a stream is answered by a JSON error body with status 200.
     JsonError,
     /// `usage=none|split|null-cached`: see [`UsageFault`].
@@ -71,8 +74,8 @@ impl Fault {
         let bad = || FaultError(item.to_owned());
         let (kind, value) = item.split_once('=').unwrap_or((item, ""));
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| bad());
-        let status = || {
-            let code = value.trim().parse::<u16>().map_err(|_| bad())?;
+        let status = |text: &str| {
+            let code = text.trim().parse::<u16>().map_err(|_| bad())?;
             if (200..600).contains(&code) {
                 Ok(code)
             } else {
@@ -80,7 +83,7 @@ impl Fault {
             }
         };
         Ok(match kind.trim() {
-            "status" => Self::Status(status()?),
+            "status" => Self::Status(status(value)?),
             "retry-after" => Self::RetryAfter(number(value)?),
             "delay-headers" => Self::DelayHeaders(number(value)?.into()),
             "delay-first" => Self::DelayFirst(number(value)?.into()),
@@ -89,7 +92,10 @@ impl Fault {
                 value.trim().strip_prefix("after:").ok_or_else(bad)?,
             )?),
             "stall" => Self::Stall(number(value)?),
-            "error-in-stream" => Self::ErrorInStream(status()?),
+            "error-in-stream" => match value.split_once(':') {
+                Some((code, events)) => Self::ErrorInStreamAfter(status(code)?, number(events)?),
+                None => Self::ErrorInStream(status(value)?),
+            },
             "json-error" if value.is_empty() => Self::JsonError,
             "usage" => Self::Usage(match value.trim() {
                 "none" => UsageFault::None,
@@ -106,6 +112,14 @@ impl Fault {
     }
 }
 
+/// An error inside a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ErrorInStream {
+    pub status: u16,
+    /// After the first token, if nothing is said.
+    pub after_events: Option<u32>,
+}
+
 /// The faults of one request, one of each kind.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plan {
@@ -116,7 +130,7 @@ pub struct Plan {
     pub reset_headers: bool,
     pub reset_after_events: Option<u32>,
     pub stall_after_events: Option<u32>,
-    pub error_in_stream: Option<u16>,
+    pub error_in_stream: Option<ErrorInStream>,
     pub json_error: bool,
     pub usage: Option<UsageFault>,
     pub chunk_bytes: Option<u32>,
@@ -135,7 +149,21 @@ impl Plan {
                 Fault::ResetHeaders => plan.reset_headers = true,
                 Fault::ResetAfter(events) => plan.reset_after_events = Some(events),
                 Fault::Stall(events) => plan.stall_after_events = Some(events),
-                Fault::ErrorInStream(code) => plan.error_in_stream = Some(code),
+                Fault::ErrorInStream(status) => {
+                    let is_refusal = matches!(status, 429 | 503);
+                    let after_events = is_refusal.then_some(0);
+                    plan.error_in_stream = Some(ErrorInStream {
+                        status,
+                        after_events,
+                    });
+                }
+                Fault::ErrorInStreamAfter(status, events) => {
+                    let after_events = Some(events);
+                    plan.error_in_stream = Some(ErrorInStream {
+                        status,
+                        after_events,
+                    });
+                }
                 Fault::JsonError => plan.json_error = true,
                 Fault::Usage(usage) => plan.usage = Some(usage),
                 Fault::Chunk(bytes) => plan.chunk_bytes = Some(bytes),

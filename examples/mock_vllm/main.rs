@@ -1,4 +1,14 @@
 //! A mock vLLM replica on the command line.
+//!
+//! ```text
+//! cargo run --release --example mock_vllm -- --port 9101 --adapter lora-a --time-scale 0.1
+//! curl -N 127.0.0.1:9101/v1/chat/completions -H 'content-type: application/json' \
+//!   -H 'x-mock-fault: reset=after:3' \
+//!   -d '{"model":"tiny","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
+//! ```
+//!
+//! Faults come by that header for one request, or by `POST /mock/faults` with the same text as
+//! the body for all; `faults.rs` lists them. `POST /mock/metrics` replaces `/metrics`.
 
 #[path = "server.rs"]
 mod server;
@@ -15,7 +25,7 @@ struct Arguments {
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
     /// Port to listen on; 0 takes any free one.
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = 8_000)]
     port: u16,
     /// Name of the served model.
     #[arg(long, default_value = "tiny")]
@@ -35,6 +45,12 @@ struct Arguments {
     /// Blocks of KV cache, instead of the profile's.
     #[arg(long)]
     blocks: Option<u32>,
+    /// Waiting and running requests from which on more are refused.
+    #[arg(long)]
+    max_num_queued_reqs: Option<u32>,
+    /// How long a connection without a request stays open.
+    #[arg(long, default_value_t = 5_000)]
+    keep_alive_ms: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -60,6 +76,8 @@ async fn main() -> std::io::Result<()> {
         max_model_len: arguments.max_model_len,
         profile,
         time_scale: arguments.time_scale,
+        max_num_queued_reqs: arguments.max_num_queued_reqs,
+        keep_alive_ms: arguments.keep_alive_ms,
     })
     .await?;
     println!("mock replica ready on {}", mock.addr());

@@ -4,12 +4,15 @@
 //! the model does not know stays zero.
 
 use super::call::Limits;
-use super::engine::lock;
+use super::engine::{Adapters, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 use warmroute::sim::replica::{Gauges, Profile};
+
+/// How many combinations of adapters are remembered.
+const LORA_SERIES_MOST: usize = 64;
 
 const TEMPLATE: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -72,14 +75,13 @@ pub struct Metrics {
 struct Inner {
     histograms: BTreeMap<&'static str, Histogram>,
     http: BTreeMap<(String, String, u16), u64>,
+    /// Running and waiting adapters, and when they were last those: an old series stays, as the
+    /// Prometheus client of Python never forgets one.
+    lora: BTreeMap<(String, String), f64>,
+    /// Without any request for one there is no series, either.
+    adapter_used: bool,
+    rejections: u64,
     started_s: f64,
-}
-
-/// What is going on, for the info families.
-#[derive(Debug, Default)]
-pub struct Adapters {
-    pub running: BTreeSet<String>,
-    pub waiting: BTreeSet<String>,
 }
 
 fn unix_s() -> f64 {
@@ -140,6 +142,16 @@ impl Metrics {
         }
     }
 
+    /// Notes that an adapter was asked for.
+    pub fn adapter_used(&self) {
+        lock(&self.inner).adapter_used = true;
+    }
+
+    /// Counts a request that the full queue refused.
+    pub fn rejected(&self) {
+        lock(&self.inner).rejections += 1;
+    }
+
     /// Counts an answer.
     pub fn http(&self, handler: &str, method: &str, status: u16) {
         let key = (handler.to_owned(), method.to_owned(), status / 100);
@@ -154,13 +166,14 @@ impl Metrics {
         limits: &Limits,
         profile: &Profile,
     ) -> String {
-        let inner = lock(&self.inner);
+        let mut inner = lock(&self.inner);
+        inner.note_adapters(adapters, limits);
         let mut page = String::with_capacity(TEMPLATE.len() + 1_024);
         for line in TEMPLATE.lines() {
             if line.starts_with('#') {
                 page.push_str(line);
                 page.push('\n');
-                inner.own_samples(line, adapters, limits, &mut page);
+                inner.own_samples(line, limits, &mut page);
                 continue;
             }
             let Some((series, value)) = line.rsplit_once(' ') else {
@@ -181,31 +194,40 @@ impl Metrics {
 }
 
 impl Inner {
+    fn note_adapters(&mut self, adapters: &Adapters, limits: &Limits) {
+        if limits.adapters.is_empty() || !self.adapter_used {
+            return;
+        }
+        let join = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(",");
+        self.lora
+            .insert((join(&adapters.running), join(&adapters.waiting)), unix_s());
+        while self.lora.len() > LORA_SERIES_MOST {
+            let oldest = self.lora.iter().min_by(|one, two| one.1.total_cmp(two.1));
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            self.lora.remove(&key);
+        }
+    }
+
     /// Samples of the families whose label values are ours.
-    fn own_samples(&self, line: &str, adapters: &Adapters, limits: &Limits, page: &mut String) {
+    fn own_samples(&self, line: &str, limits: &Limits, page: &mut String) {
         let Some(family) = line
             .strip_prefix("# TYPE ")
             .and_then(|line| line.split(' ').next())
         else {
             return;
         };
-        let _ = match family {
-            "vllm:lora_requests_info" if !limits.adapters.is_empty() => {
-                let join = |names: &BTreeSet<String>| {
-                    names
-                        .iter()
-                        .map(String::as_str)
-                        .collect::<Vec<_>>()
-                        .join(",")
-                };
-                writeln!(
-                    page,
-                    "vllm:lora_requests_info{{max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"}} {:?}",
-                    limits.adapters.len(),
-                    join(&adapters.running),
-                    join(&adapters.waiting),
-                    unix_s()
-                )
+        // Writing into a String cannot fail.
+        match family {
+            "vllm:lora_requests_info" => {
+                for ((running, waiting), at_s) in &self.lora {
+                    let _ = writeln!(
+                        page,
+                        "vllm:lora_requests_info{{max_lora=\"{}\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} {at_s:?}",
+                        limits.adapters.len(),
+                    );
+                }
             }
             "http_requests_total" => {
                 for ((handler, method, class), count) in &self.http {
@@ -214,10 +236,9 @@ impl Inner {
                         "http_requests_total{{handler=\"{handler}\",method=\"{method}\",status=\"{class}xx\"}} {count}.0"
                     );
                 }
-                Ok(())
             }
-            _ => Ok(()),
-        };
+            _ => {}
+        }
     }
 
     /// The value of a series of ours.
@@ -248,6 +269,9 @@ impl Inner {
             "vllm:generation_tokens_total" => count(gauges.generation_tokens),
             "vllm:request_success_total" if has("length") => count(gauges.finished),
             "vllm:request_success_total" if has("abort") => count(gauges.aborted),
+            "vllm:admission_rejections_total" if has("max_num_queued_reqs") => {
+                count(self.rejections)
+            }
             _ => self.histogram_value(name, labels),
         }
     }

@@ -8,9 +8,14 @@ mod answer;
 mod call;
 mod conn;
 mod engine;
+mod error;
 mod faults;
+mod infer;
 mod messages;
 mod metrics;
+mod pages;
+mod prompt;
+mod reply;
 mod responses;
 mod routes;
 mod stream;
@@ -25,10 +30,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use metrics::Metrics;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use warmroute::sim::replica::Profile;
@@ -48,6 +54,11 @@ pub struct MockOptions {
     pub profile: Profile,
     /// 1.0 is real time, 0.1 ten times faster.
     pub time_scale: f64,
+    /// Waiting and running requests from which on more are refused (vLLM's option of that name).
+    pub max_num_queued_reqs: Option<u32>,
+    /// An HTTP/1.1 connection without a request is closed after so long; vLLM's
+    /// `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`, 5 s there.
+    pub keep_alive_ms: u64,
 }
 
 impl Default for MockOptions {
@@ -59,6 +70,8 @@ impl Default for MockOptions {
             max_model_len: 131_072,
             profile: Profile::fast(),
             time_scale: 1.0,
+            max_num_queued_reqs: None,
+            keep_alive_ms: 5_000,
         }
     }
 }
@@ -102,8 +115,8 @@ struct Shared {
     seen: Mutex<VecDeque<Seen>>,
     requests: AtomicU64,
     in_flight: Arc<AtomicU64>,
-    /// Requests in the engine for each adapter.
-    adapters_active: Arc<Mutex<BTreeMap<String, u64>>>,
+    max_num_queued_reqs: Option<u32>,
+    keep_alive: Duration,
     next_id: AtomicU64,
 }
 
@@ -140,7 +153,8 @@ impl Mock {
             seen: Mutex::default(),
             requests: AtomicU64::new(0),
             in_flight: Arc::default(),
-            adapters_active: Arc::default(),
+            max_num_queued_reqs: options.max_num_queued_reqs,
+            keep_alive: Duration::from_millis(options.keep_alive_ms),
             next_id: AtomicU64::new(0),
         });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -213,7 +227,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else {
                     // Out of file descriptors, most likely: give others time to close.
-                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
                 // Only latency is lost without it.
@@ -227,6 +241,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
     let resetter = Resetter::default();
+    let keep_alive = shared.keep_alive;
     let service = {
         let resetter = resetter.clone();
         service_fn(move |request: hyper::Request<Incoming>| {
@@ -234,7 +249,11 @@ async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
         })
     };
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new());
+    // Hyper's limit for headers runs from the end of the request before.
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(keep_alive);
     builder.http2().timer(TokioTimer::new());
     let io = TokioIo::new(Connection::new(stream, resetter.clone()));
     let connection = builder.serve_connection(io, service);

@@ -2,9 +2,10 @@
 //! happen on the way.
 
 use super::answer::{Answer, DONE, error_event};
-use super::call::ApiError;
+use super::call::Call;
 use super::conn::Resetter;
 use super::engine::Ticket;
+use super::error::ApiError;
 use super::faults::{Plan, UsageFault};
 use bytes::Bytes;
 use futures_util::stream;
@@ -40,6 +41,32 @@ enum End {
     Close,
     Stall,
     Reset,
+}
+
+/// What cuts a stream short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Reset,
+    Stall,
+    Error { status: u16 },
+}
+
+/// After how many events a stream is cut, and how.
+fn cut_of(plan: &Plan, answer: &Answer) -> Option<(u32, Cut)> {
+    if let Some(events) = plan.reset_after_events {
+        return Some((events, Cut::Reset));
+    }
+    if let Some(events) = plan.stall_after_events {
+        return Some((events, Cut::Stall));
+    }
+    let error = plan.error_in_stream?;
+    let events = error.after_events.unwrap_or_else(|| answer.head_len() + 1);
+    Some((
+        events,
+        Cut::Error {
+            status: error.status,
+        },
+    ))
 }
 
 /// Cuts bytes into writes as the plan says.
@@ -91,6 +118,7 @@ pub struct Streamed {
     pub guard: Box<dyn Send>,
     sent_tokens: Vec<u32>,
     started: bool,
+    cut: Option<(u32, Cut)>,
     events: u32,
     ready: VecDeque<Piece>,
     end: End,
@@ -108,6 +136,7 @@ impl Streamed {
     ) -> Self {
         Self {
             sent_tokens: vec![0; tickets.len()],
+            cut: cut_of(&plan, &answer),
             answer,
             tickets,
             plan,
@@ -131,9 +160,7 @@ impl Streamed {
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        if !self.started
-            && let Some(ms) = self.plan.delay_first_ms
-        {
+        if let Some(ms) = self.plan.delay_first_ms.take() {
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         loop {
@@ -180,12 +207,6 @@ impl Streamed {
             while *sent < tokens {
                 events.push(self.answer.token_event(choice, *sent));
                 *sent += 1;
-                if let Some(status) = self.plan.error_in_stream {
-                    events.push(error_event(&ApiError::engine_dead(status)));
-                    events.push(DONE.to_owned());
-                    self.end = End::Close;
-                    return self.push(events);
-                }
             }
         }
         if self.sent_tokens.iter().all(|sent| *sent >= output_tokens) {
@@ -198,47 +219,45 @@ impl Streamed {
         self.push(events);
     }
 
-    fn limit(&self) -> Option<u32> {
-        let limit = self
-            .plan
-            .reset_after_events
-            .or(self.plan.stall_after_events)?;
-        Some(limit.saturating_sub(self.events))
+    /// Events left before the cut.
+    fn limit(&self) -> Option<usize> {
+        let (events, _) = self.cut?;
+        Some(events.saturating_sub(self.events) as usize)
     }
 
     fn push(&mut self, mut events: Vec<String>) {
         if let Some(limit) = self.limit()
-            && events.len() >= limit as usize
+            && events.len() >= limit
+            && let Some((_, cut)) = self.cut.take()
         {
-            events.truncate(limit as usize);
-            self.end = if self.plan.reset_after_events.is_some() {
-                End::Reset
-            } else {
-                End::Stall
+            events.truncate(limit);
+            self.end = match cut {
+                Cut::Reset => End::Reset,
+                Cut::Stall => End::Stall,
+                Cut::Error { status } => {
+                    events.push(error_event(&ApiError::failed(status)));
+                    events.push(DONE.to_owned());
+                    End::Close
+                }
             };
+            if self.end != End::Stall {
+                self.tickets.clear();
+            }
         }
-        self.events = self
-            .events
-            .saturating_add(u32::try_from(events.len()).unwrap_or(u32::MAX));
+        let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
+        self.events = self.events.saturating_add(count);
         pieces(&self.plan, Bytes::from(events.concat()), &mut self.ready);
-        if matches!(self.end, End::Close) && self.plan.error_in_stream.is_some() {
-            self.tickets.clear();
-        }
     }
 
     fn cached_tokens(&self) -> u32 {
-        cached_tokens(&self.tickets, self.answer.call.prompts.len())
+        cached_tokens(&self.tickets, &self.answer.call)
     }
 }
 
-/// Cached tokens of all prompts. Choices of one prompt share it; only the first counts, and as
-/// they are few, a batch with several choices counts each.
-pub fn cached_tokens(tickets: &[Ticket], choices: usize) -> u32 {
-    tickets
-        .iter()
-        .take(choices)
-        .map(|ticket| ticket.progress().cached_tokens)
-        .sum()
+/// Cached tokens of all prompts. The choices of one prompt share it; only the first counts.
+pub fn cached_tokens(tickets: &[Ticket], call: &Call) -> u32 {
+    let firsts = tickets.iter().step_by(call.choices_per_prompt.max(1));
+    firsts.map(|ticket| ticket.progress().cached_tokens).sum()
 }
 
 /// A body that is not a stream, with its faults.

@@ -164,7 +164,7 @@ impl Config {
         };
         let mut reader = serde_json::Deserializer::from_slice(text);
         let raw: raw::Config = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            ConfigError::new(error.path().to_string(), error.inner().to_string())
+            ConfigError::new(known_path(error.path()), error.inner().to_string())
         })?;
         reader
             .end()
@@ -253,6 +253,15 @@ impl Config {
                 raw::OtherPaths::Pass => OtherPaths::Pass,
             },
         })
+    }
+}
+
+/// The path as far as it is known: a text that ends early or is no JSON at all ends it in `?`.
+fn known_path(path: &serde_path_to_error::Path) -> String {
+    let path = path.to_string();
+    match path.trim_end_matches('?').trim_end_matches('.') {
+        "" => ".".into(),
+        known => known.into(),
     }
 }
 

@@ -20,6 +20,10 @@ const DECISION_PROPERTY: &str = "warmroute";
 pub(super) struct HostView;
 
 impl StreamView for HostView {
+    fn now_us(&self) -> u64 {
+        host::now_ns() / 1_000
+    }
+
     fn request_header(&self, name: &str) -> Option<Vec<u8>> {
         host::header(Headers::Request, name)
     }
@@ -44,12 +48,7 @@ impl StreamView for HostView {
 
 /// Handles one input and does what comes of it, for the stream that the host's calls now concern.
 pub(super) fn run(vm: &mut Vm, session: &mut Session, input: Input<'_>) -> Flow {
-    let moment = Moment {
-        store: &SharedData,
-        now_us: host::now_ns() / 1_000,
-        random: vm.random.next(),
-        view: &HostView,
-    };
+    let moment = Moment::new(&SharedData, vm.random.next(), &HostView);
     let effects = session.handle(&mut vm.balancer, &moment, input);
     for event in &effects.events {
         vm.metrics.event(*event);
@@ -114,10 +113,7 @@ impl Stream {
         let flow = run(vm, &mut session, input);
         match (was_holding, session.is_holding()) {
             (false, true) => {
-                vm.held.insert(
-                    self.context,
-                    (host::now_ns() / 1_000_000, self.session.clone()),
-                );
+                vm.held.insert(self.context, self.session.clone());
             }
             (true, false) => {
                 vm.held.remove(&self.context);

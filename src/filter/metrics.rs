@@ -16,10 +16,20 @@ use crate::session::{Answer, Event, Failure, reason_name};
 /// Identifies a defined metric without building its name.
 type Key = (&'static str, Option<EndpointId>, &'static str, &'static str);
 
+/// A metric as the host knows it; without a number if the host refused to define it.
+struct Defined {
+    id: Option<u32>,
+    /// What was counted since the last flush.
+    pending: u64,
+}
+
 /// The metrics of one VM.
+///
+/// A call to the host costs as much as a good part of a pick, so counters are added up here and
+/// handed over with every tick.
 #[derive(Default)]
 pub(super) struct Metrics {
-    defined: BTreeMap<Key, Option<u32>>,
+    defined: BTreeMap<Key, Defined>,
     names: BTreeMap<EndpointId, String>,
 }
 
@@ -185,26 +195,33 @@ impl Metrics {
         by: u64,
         name: impl FnOnce(&BTreeMap<EndpointId, String>) -> String,
     ) {
-        let Self { defined, names } = self;
-        let id = defined
-            .entry(key)
-            .or_insert_with(|| host::define_metric(MetricKind::Counter, &name(names)));
-        if let Some(id) = *id {
-            host::increment_metric(id, by);
+        let counter = self.defined.entry(key).or_insert_with(|| Defined {
+            id: host::define_metric(MetricKind::Counter, &name(&self.names)),
+            pending: 0,
+        });
+        counter.pending = counter.pending.saturating_add(by);
+    }
+
+    /// Hands over what was counted.
+    pub(super) fn flush(&mut self) {
+        for counter in self.defined.values_mut() {
+            if let (Some(id), 1..) = (counter.id, counter.pending) {
+                host::increment_metric(id, counter.pending);
+            }
+            counter.pending = 0;
         }
     }
 
     fn record(&mut self, kind: MetricKind, name: &'static str, endpoint: EndpointId, value: u64) {
-        let Self { defined, names } = self;
-        let id = defined
-            .entry((name, Some(endpoint), "", ""))
-            .or_insert_with(|| {
-                host::define_metric(
-                    kind,
-                    &full_name(name, &[("endpoint", endpoint_name(names, endpoint))]),
-                )
-            });
-        if let Some(id) = *id {
+        let key = (name, Some(endpoint), "", "");
+        let metric = self.defined.entry(key).or_insert_with(|| {
+            let labels = [("endpoint", endpoint_name(&self.names, endpoint))];
+            Defined {
+                id: host::define_metric(kind, &full_name(name, &labels)),
+                pending: 0,
+            }
+        });
+        if let Some(id) = metric.id {
             host::record_metric(id, value);
         }
     }

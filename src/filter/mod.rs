@@ -21,8 +21,8 @@ struct Vm {
     balancer: Balancer,
     metrics: Metrics,
     random: Random,
-    /// Requests that are held back, by context, with the time since when.
-    held: BTreeMap<u32, (u64, Rc<RefCell<Session>>)>,
+    /// Requests that are held back, by context.
+    held: BTreeMap<u32, Rc<RefCell<Session>>>,
     /// A body callback came for a held request: the host is configured as it must be.
     body_callbacks_seen: bool,
 }

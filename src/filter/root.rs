@@ -18,7 +18,7 @@ use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
 use crate::policy::Load;
 use crate::poller::Poller;
-use crate::session::Input;
+use crate::session::{Input, Session};
 use crate::state::lease::{self, Lease};
 use crate::state::snapshots;
 use crate::state::unique_id;
@@ -147,14 +147,22 @@ impl Root {
             return;
         }
         let limit_ms = vm.balancer.config().watchdog_ms;
+        let is_overdue = |session: &Rc<RefCell<Session>>| {
+            let held_since_us = session
+                .try_borrow()
+                .ok()
+                .and_then(|session| session.held_since_us());
+            held_since_us
+                .is_some_and(|since_us| now_ms.saturating_sub(since_us / 1_000) >= limit_ms)
+        };
         let overdue: Vec<u32> = vm
             .held
             .iter()
-            .filter(|(_, (since_ms, _))| now_ms.saturating_sub(*since_ms) >= limit_ms)
+            .filter(|(_, session)| is_overdue(session))
             .map(|(context, _)| *context)
             .collect();
         for context in overdue {
-            let Some((_, session)) = vm.held.remove(&context) else {
+            let Some(session) = vm.held.remove(&context) else {
                 continue;
             };
             let Ok(mut session) = session.try_borrow_mut() else {
@@ -228,6 +236,7 @@ impl RootContext for Root {
             self.serve_as_leader(vm, now_ms);
         }
         self.watch(vm, now_ms);
+        vm.metrics.flush();
     }
 
     fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {

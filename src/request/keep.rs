@@ -33,11 +33,6 @@ impl Kept {
             .extend_from_slice(piece.get(..room).unwrap_or_default());
     }
 
-    /// The bytes so far, at most [`KEEP_BYTES`].
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// What is not UTF-8 is replaced.
     pub(crate) fn into_string(mut self) -> String {
         if self.total <= KEEP_BYTES as u64 {

@@ -130,6 +130,31 @@ fn limits_and_counts_that_make_no_sense_are_ignored() {
 }
 
 #[test]
+fn numbers_too_long_to_understand_are_ignored() {
+    let limit = |number: &str| {
+        let body = format!(r#"{{"max_tokens": {number}, "model": "tiny"}}"#);
+        scan(Api::ChatCompletions, &body).max_output_tokens
+    };
+    assert_eq!(limit(&format!("5.{}", "0".repeat(20))), Some(5));
+    assert_eq!(limit(&format!("5.{}1", "0".repeat(60))), None);
+    assert_eq!(limit(&"9".repeat(1000)), None);
+
+    let ids = completion("[1, 99999999999999999999, 2, 3]");
+    assert_eq!(ids, completion("[1, 2, 3]"));
+    let wide = completion("[1, 4294967298, 3]");
+    assert_eq!(wide, completion("[1, 2, 3]"), "the lower 32 bits count");
+}
+
+#[test]
+fn what_is_skipped_is_not_checked() {
+    for value in [r#""\q""#, r#"[1 2 }"#, r#"{"a" "b"]"#, r#"[tru]"#] {
+        let body = format!(r#"{{"logit_bias": {value}, "model": "tiny"}}"#);
+        let model = scan(Api::ChatCompletions, &body).model;
+        assert_eq!(model.as_deref(), Some("tiny"), "{value}");
+    }
+}
+
+#[test]
 fn b4_every_prompt_of_a_batch_is_hashed_by_itself() {
     let options = ScanOptions {
         prefix_bytes: 8,
@@ -258,7 +283,9 @@ fn b7_invalid_utf8_and_lone_surrogates_are_hashed_as_they_are() {
         assert!(request.model.is_some());
         request.prompt
     };
-    let contents: [&[u8]; 8] = [
+    let contents: [&[u8]; 10] = [
+        b"\\ud83dx",
+        b"x\\ud83d",
         b"\xFF\xFE",
         b"\xFF",
         b"\xC3",
@@ -668,4 +695,55 @@ fn a_decision_before_the_end_uses_what_is_there() {
     let mut scanner = RequestScanner::new(Api::ChatCompletions, &OPTIONS);
     scanner.push(b"{]");
     assert_eq!(scanner.finish_early().scan, Scan::Malformed);
+}
+
+/// Every gateway, old or new, native or wasm, must come to the same keys, or they undo each other's
+/// work: a change here moves every key of every user. The figures come from a separate program.
+#[test]
+fn hashes_stay_what_they_are() {
+    let request = scan(
+        Api::ChatCompletions,
+        r#"{"model":"tiny","cache_salt":"s","tools":[{"type":"function","function":{"name":"f"}}],"messages":[
+            {"role":"system","content":"You are brief."},{"role":"user","name":"n","content":[{"type":"text","text":"What is this?"},
+            {"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}"#,
+    );
+    let model = request.model.as_deref();
+    assert_eq!(
+        routing_key(model, &request.prompt),
+        Some(11_818_347_583_089_358_205)
+    );
+    assert_eq!(
+        request
+            .prompt
+            .blocks
+            .last()
+            .map(|&block| block_key(model, block)),
+        Some(2_486_538_499_136_644_035)
+    );
+    assert_eq!(
+        completion("[1, 2, 3, 4, 5]").routing,
+        Some(17_404_874_831_337_876_648)
+    );
+}
+
+#[test]
+fn b5_an_image_that_is_cut_off_counts_as_one() {
+    let read = |text: &str| {
+        let mut scanner = RequestScanner::new(Api::ChatCompletions, &OPTIONS);
+        scanner.push(text.as_bytes());
+        scanner.finish_early().prompt
+    };
+    let image = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"#;
+    let only = read(&format!(
+        r#"{{"messages":[{{"role":"user","content":[{image}"#
+    ));
+    assert_eq!((only.images, only.text_bytes, only.routing), (1, 0, None));
+    let second = read(&format!(
+        r#"{{"messages":[{{"role":"user","content":[{image}"}}}},{{"type":"text","text":"Hm"}},{image}"#
+    ));
+    assert_eq!((second.images, second.text_bytes), (2, 2));
+    let between = read(&format!(
+        r#"{{"messages":[{{"role":"user","content":[{image}"}}}},{{"type":"te"#
+    ));
+    assert_eq!(between.images, 1);
 }

@@ -9,7 +9,9 @@ use crate::tokens::Usage;
 /// What a session may ask about its stream while it handles an input. Each call may cost a call to
 /// the host, so sessions ask only for what they need.
 pub trait StreamView {
-    /// First value of a request header; only while request headers are being handled.
+    /// Wall clock, in microseconds.
+    fn now_us(&self) -> u64;
+    /// First value of a request header; only until the request has been let go.
     fn request_header(&self, name: &str) -> Option<Vec<u8>>;
     /// First value of a response header; only while response headers are being handled.
     fn response_header(&self, name: &str) -> Option<Vec<u8>>;

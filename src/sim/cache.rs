@@ -38,7 +38,8 @@ struct Slot {
     newer: u32,
 }
 
-/// A handle on a block that the caller holds; give it back with [`BlockCache::release`].
+/// A cached block. Good as long as somebody holds it; then give it back with
+/// [`BlockCache::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRef(u32);
 
@@ -102,29 +103,35 @@ impl BlockCache {
         u32::try_from(hits).unwrap_or(u32::MAX)
     }
 
-    /// How many of the first `count` blocks of `chain` are cached and held by nobody: taking
-    /// those uses up free space.
-    pub fn unheld_blocks(&self, chain: &[u64], count: u32) -> u32 {
-        let unheld = chain.iter().take(count as usize).filter(|id| {
-            let slot = self
-                .by_id
-                .get(id)
-                .and_then(|index| self.slots.get(*index as usize));
-            slot.is_some_and(|slot| slot.refs == 0)
-        });
-        u32::try_from(unheld.count()).unwrap_or(u32::MAX)
+    /// Finds the first blocks of `chain` that are cached, appends them to `found` and returns how
+    /// many of them nobody holds (holding those uses up free space).
+    pub fn find(&self, chain: &[u64], found: &mut Vec<BlockRef>) -> u32 {
+        let mut unheld = 0u32;
+        for id in chain {
+            let Some(index) = self.by_id.get(id) else {
+                break;
+            };
+            found.push(BlockRef(*index));
+            let is_unheld = self
+                .slots
+                .get(*index as usize)
+                .is_some_and(|slot| slot.refs == 0);
+            unheld = unheld.saturating_add(u32::from(is_unheld));
+        }
+        unheld
     }
 
-    /// Takes a reference on block `id` if it is cached.
-    pub fn hold(&mut self, id: u64) -> Option<BlockRef> {
-        let index = *self.by_id.get(&id)?;
-        let slot = self.slots.get_mut(index as usize)?;
+    /// Takes a reference on a block that [`Self::find`] has just found. Nothing may be allocated
+    /// between the two: that could evict it.
+    pub fn hold(&mut self, block: BlockRef) {
+        let Some(slot) = self.slots.get_mut(block.0 as usize) else {
+            return;
+        };
         slot.refs = slot.refs.saturating_add(1);
         if slot.refs == 1 {
             self.held_blocks = self.held_blocks.saturating_add(1);
-            self.unlink(index);
+            self.unlink(block.0);
         }
-        Some(BlockRef(index))
     }
 
     /// Gives back one reference. The block stays cached, as the most recently used one; so
@@ -234,7 +241,9 @@ mod tests {
     use super::*;
 
     fn run(cache: &mut BlockCache, chain: &[u64]) {
-        let held: Vec<_> = chain.iter().map_while(|id| cache.hold(*id)).collect();
+        let mut held = Vec::new();
+        cache.find(chain, &mut held);
+        held.iter().for_each(|block| cache.hold(*block));
         let new = &chain[held.len()..];
         assert!(cache.allocate(new.len() as u32));
         let named: Vec<_> = new.iter().map(|id| cache.name(*id).unwrap()).collect();
@@ -276,9 +285,9 @@ mod tests {
         assert!(!cache.allocate(2));
         assert!(cache.allocate(1));
         assert_eq!(cache.matched_blocks(&[1, 2]), 2);
-        assert_eq!(cache.unheld_blocks(&[1, 2], 2), 0);
+        assert_eq!(cache.find(&[1, 2], &mut Vec::new()), 0);
         cache.release(tail);
-        assert_eq!(cache.unheld_blocks(&[1, 2], 2), 1);
+        assert_eq!(cache.find(&[1, 2, 3], &mut Vec::new()), 1);
         assert!(cache.allocate(1));
         assert_eq!(cache.matched_blocks(&[1, 2]), 1);
         cache.release(head);
@@ -290,7 +299,10 @@ mod tests {
         let mut cache = BlockCache::new(2);
         assert!(cache.allocate(1));
         let first = cache.name(7).unwrap();
-        let second = cache.hold(7).unwrap();
+        let mut found = Vec::new();
+        cache.find(&[7], &mut found);
+        let second = found[0];
+        cache.hold(second);
         assert!(cache.name(7).is_none());
         cache.release(first);
         assert_eq!(cache.used_blocks(), 1);

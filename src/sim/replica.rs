@@ -251,6 +251,9 @@ pub struct Replica {
     /// When the next step may begin.
     clock_us: u64,
     counters: Gauges,
+    /// The job at the head of the queue that had no room, and the free blocks then.
+    held_back: Option<u64>,
+    held_back_free: u32,
 }
 
 impl Replica {
@@ -268,6 +271,8 @@ impl Replica {
             step_end_us: None,
             clock_us: 0,
             counters: Gauges::default(),
+            held_back: None,
+            held_back_free: 0,
         }
     }
 
@@ -348,6 +353,11 @@ impl Replica {
             kv_usage: share,
             ..self.counters
         }
+    }
+
+    /// The jobs in the batch, in order of admission.
+    pub fn running_ids(&self) -> impl Iterator<Item = u64> {
+        self.running.iter().map(|sequence| sequence.job.id)
     }
 
     /// How many of the prompt's first tokens the cache holds now.
@@ -437,25 +447,40 @@ impl Replica {
     /// Holds the cached part of the prompt and allocates the rest; false, and nothing taken, if
     /// there is no room.
     fn take_blocks(&mut self, sequence: &mut Sequence) -> bool {
+        // Held back before, and no block has become free since.
+        if self.held_back == Some(sequence.job.id)
+            && self.cache.free_blocks() <= self.held_back_free
+        {
+            return false;
+        }
         let block_tokens = self.profile.block_tokens;
         // The last token is always computed, to have something to sample from.
         let most = (sequence.prefill_tokens - 1) / block_tokens;
-        let matched = self.cache.matched_blocks(&sequence.job.chain).min(most);
+        let chain = sequence
+            .job
+            .chain
+            .get(..most as usize)
+            .unwrap_or(&sequence.job.chain);
+        sequence.held.clear();
+        let unheld = self.cache.find(chain, &mut sequence.held);
+        let matched = sequence.blocks();
         let needed = sequence
             .prefill_tokens
             .div_ceil(block_tokens)
             .saturating_sub(matched);
-        let unheld = self.cache.unheld_blocks(&sequence.job.chain, matched);
         if u64::from(needed) + u64::from(unheld) > u64::from(self.cache.free_blocks()) {
+            sequence.held.clear();
+            self.held_back = Some(sequence.job.id);
+            self.held_back_free = self.cache.free_blocks();
             return false;
         }
-        let chain = sequence.job.chain.iter().take(matched as usize);
-        sequence
-            .held
-            .extend(chain.filter_map(|id| self.cache.hold(*id)));
-        if !self.cache.allocate(needed) {
-            return false;
+        self.held_back = None;
+        for block in &sequence.held {
+            self.cache.hold(*block);
         }
+        // There is room, as just found.
+        let allocated = self.cache.allocate(needed);
+        debug_assert!(allocated);
         sequence.anonymous_blocks = needed;
         sequence.named_blocks = matched;
         sequence.computed_tokens = matched * block_tokens;

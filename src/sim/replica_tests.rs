@@ -238,6 +238,10 @@ proptest::proptest! {
                 now_us += gap_us;
                 while let Some(at_us) = replica.next_event_us().filter(|at| stepwise && *at < now_us) {
                     replica.advance(at_us, &mut events);
+                    let gauges = replica.gauges();
+                    let there = u64::from(gauges.running) + u64::from(gauges.waiting);
+                    assert_eq!(there + gauges.finished + gauges.aborted, index as u64);
+                    assert!(gauges.kv_usage <= 1.0 && gauges.running <= 4);
                 }
                 replica.advance(now_us.saturating_sub(1), &mut events);
                 replica.submit(now_us, job(index as u64, *root, *prompt, *output)).unwrap();

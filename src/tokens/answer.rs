@@ -6,7 +6,16 @@ use crate::request::number::whole;
 /// Longest error type that is told apart.
 const WORD_BYTES: usize = 48;
 
-/// Tokens as the engine counted them.
+/// Types of the event that ends a stream which has no `[DONE]`.
+const LAST_EVENTS: [&[u8]; 4] = [
+    b"message_stop",
+    b"response.completed",
+    b"response.incomplete",
+    b"response.failed",
+];
+
+/// Tokens as the engine counted them. vLLM's figures for the prompt include the cached tokens under
+/// all four APIs; Anthropic's own definition of `input_tokens` leaves them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt, as reported: `prompt_tokens` or `input_tokens`.
@@ -66,6 +75,7 @@ pub(super) struct Answer {
     completion: Option<u64>,
     cached: Option<u64>,
     error: Option<u32>,
+    is_last: bool,
     word: Vec<u8>,
     /// In this document:
     has_output: bool,
@@ -89,6 +99,11 @@ impl Answer {
 
     pub(super) fn error_code(&self) -> Option<u32> {
         self.error
+    }
+
+    /// Whether a document said that it is the last.
+    pub(super) fn is_last(&self) -> bool {
+        self.is_last
     }
 
     /// Ends a document, whole or not, and says whether it carried output.
@@ -117,7 +132,10 @@ impl Answer {
 
     fn end_word(&mut self) {
         match self.slot {
-            Slot::TopType => self.top_is_error |= self.word == b"error",
+            Slot::TopType => {
+                self.top_is_error |= self.word == b"error";
+                self.is_last |= LAST_EVENTS.contains(&self.word.as_slice());
+            }
             Slot::ErrorType => self.implied_code = Some(code_of(&self.word)),
             Slot::ErrorCode | Slot::TopCode => self.set_code(),
             _ => {}
@@ -143,7 +161,10 @@ impl Sink for Answer {
             (Place::Top, b"choices") => Slot::Choices,
             (Place::Top | Place::Choice, b"delta") => Slot::Delta,
             (Place::Choice, b"text") => Slot::Output,
-            (Place::Delta, b"role" | b"type" | b"stop_reason" | b"stop_sequence") => Slot::Nothing,
+            (
+                Place::Delta,
+                b"role" | b"type" | b"signature" | b"stop_reason" | b"stop_sequence",
+            ) => Slot::Nothing,
             (Place::Delta, _) => Slot::Output,
             (Place::Usage, b"prompt_tokens" | b"input_tokens") => Slot::Prompt,
             (Place::Usage, b"completion_tokens" | b"output_tokens") => Slot::Completion,

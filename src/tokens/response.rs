@@ -122,9 +122,10 @@ impl ResponseReader {
         self.answer.error_code()
     }
 
-    /// Whether the stream said that it is complete.
+    /// Whether the stream said that it is complete: `[DONE]`, or the last event of the APIs that
+    /// name one (`message_stop`, `response.completed`, …).
     pub fn done(&self) -> bool {
-        self.done
+        self.done || (self.format == Format::Events && self.answer.is_last())
     }
 
     fn push_events(&mut self, bytes: &[u8]) {

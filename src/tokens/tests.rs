@@ -61,6 +61,7 @@ fn reads_the_usage_of_recorded_json() {
         assert_eq!(reader.usage(), expected);
         assert_eq!(reader.error_code(), None);
         assert_eq!(reader.events(), 0);
+        assert!(!reader.done());
     }
     assert_eq!(
         json(recorded!("chat_2_warm.body"))
@@ -120,6 +121,7 @@ fn reads_anthropic_and_responses_streams() {
     );
     assert_eq!(anthropic.usage(), usage(25, 12, Some(16)));
     assert_eq!(anthropic.events(), 1);
+    assert!(anthropic.done());
     assert_eq!(anthropic.error_code(), None);
 
     let responses = events(
@@ -129,6 +131,7 @@ fn reads_anthropic_and_responses_streams() {
     );
     assert_eq!(responses.usage(), usage(13, 8, Some(5)));
     assert_eq!(responses.events(), 1);
+    assert!(responses.done());
     assert_eq!(responses.error_code(), None);
 }
 
@@ -213,6 +216,12 @@ fn lines_may_end_in_any_of_three_ways() {
         assert_eq!(reader.usage(), usage(3, 0, None), "{end:?}");
         assert!(reader.done(), "{end:?}");
     }
+}
+
+#[test]
+fn two_lines_of_data_are_not_one_number() {
+    let reader = events(b"data: {\"usage\":{\"prompt_tokens\":1\ndata:2}}\n\n");
+    assert_eq!(reader.usage(), usage(1, 0, None));
 }
 
 #[test]

@@ -299,8 +299,8 @@ fn lay_out_chat(chat: &Node, prefix: usize) -> Layout {
             layout.routing = Some(layout.cut(start, skip, prefix));
         }
         let (sum, bytes, _, _) = extras(message, &["role", "content", "type", "id", "status"]);
-        // Long roles are cut; they are of no further use.
-        let role = role.as_bytes().get(..256).unwrap_or(role.as_bytes());
+        // Of a long role the beginning counts.
+        let role = role.as_bytes().get(..64).unwrap_or(role.as_bytes());
         layout.mark(0xFF, xxh64(&sum.to_le_bytes(), xxh64(role, 0)));
         layout.extra_bytes += bytes;
     }

@@ -63,6 +63,12 @@ impl Call {
         call
     }
 
+    /// A request of another method, without a body.
+    pub fn method(method: &str, path: &str) -> Self {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        Self::new(method, path, Vec::new())
+    }
+
     fn new(method: Method, path: &str, chunks: Vec<Bytes>) -> Self {
         Self {
             method,

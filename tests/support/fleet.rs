@@ -113,6 +113,8 @@ impl Fleet {
 
     /// Envoy's metrics as they are now.
     pub async fn stats(&self) -> Stats {
+        // The workers hand over their counts with each tick, every 100 ms.
+        tokio::time::sleep(Duration::from_millis(250)).await;
         self.envoy.stats().await.expect("Envoy's metrics")
     }
 

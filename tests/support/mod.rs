@@ -14,6 +14,7 @@
     clippy::indexing_slicing
 )]
 
+pub mod check;
 pub mod client;
 pub mod config;
 pub mod envoy;
@@ -22,9 +23,30 @@ pub mod fleet;
 pub mod mock;
 pub mod stats;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The top of the checkout.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The Python that has the `openai` client: `$WARMROUTE_PYTHON`, else the one of `make tools`.
+///
+/// # Errors
+/// It is not there.
+pub fn python() -> Result<PathBuf, String> {
+    let of_tools = || {
+        let cache = std::env::var_os("WARMROUTE_CACHE").map(PathBuf::from);
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/warmroute"));
+        Some(cache.or_else(home)?.join("python/bin/python"))
+    };
+    let given = std::env::var_os("WARMROUTE_PYTHON").map(PathBuf::from);
+    let file = given
+        .or_else(of_tools)
+        .unwrap_or_else(|| PathBuf::from("python"));
+    if file.is_file() {
+        Ok(file)
+    } else {
+        Err(format!("{} is missing: run `make tools`", file.display()))
+    }
 }

@@ -6,4 +6,5 @@
 
 mod hashing;
 mod policies;
+mod routing;
 mod scraping;

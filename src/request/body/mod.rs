@@ -1,6 +1,9 @@
 //! Where in a request body we are, and what the value there means: the scanner's half that knows
 //! the four APIs.
 
+mod chat;
+mod top;
+
 use xxhash_rust::xxh64::xxh64;
 
 use super::fields::Fields;
@@ -8,7 +11,11 @@ use super::json::{Kind, Sink, Take};
 use super::keep::Kept;
 use super::number::whole;
 use super::{Api, InferenceRequest, Scan, ScanOptions};
-use crate::prefix::{Author, Limits, Preamble, PromptHasher};
+use crate::prefix::{Limits, Preamble, PromptHasher};
+use chat::{Extras, is_media};
+
+/// Longest role that is told apart.
+const ROLE_BYTES: usize = 64;
 
 /// The container that is being read. Each has one possible parent, so there is no stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,32 +64,6 @@ enum Slot {
     TokenId,
 }
 
-/// Members other than text: their digests added up, so that their order does not matter.
-#[derive(Debug, Default)]
-struct Extras {
-    sum: u64,
-    bytes: u64,
-    images: u32,
-    seen: bool,
-}
-
-impl Extras {
-    fn add(&mut self, value: Option<(u64, u64)>) {
-        if let Some((hash, bytes)) = value {
-            self.sum = self.sum.wrapping_add(hash);
-            self.bytes = self.bytes.saturating_add(bytes);
-            self.seen = true;
-        }
-    }
-
-    fn add_image(&mut self, value: Option<(u64, u64)>) {
-        if let Some((hash, _)) = value {
-            self.add(Some((hash, 0)));
-            self.images = self.images.saturating_add(1);
-        }
-    }
-}
-
 /// Receives the tokens of one request body.
 pub(super) struct BodyReader {
     api: Api,
@@ -97,11 +78,15 @@ pub(super) struct BodyReader {
     count: Option<u32>,
     best_of: Option<u32>,
     prompt: PromptHasher,
-    role: Option<Kept>,
+    /// The beginning of the role.
+    role: Vec<u8>,
+    role_seen: bool,
     content_seen: bool,
     message: Extras,
     text_seen: bool,
     part: Extras,
+    /// Images that had begun when the reading stopped.
+    cut_images: u32,
     /// Inside a prompt that is a flat array of token ids.
     flat_ids: bool,
 }
@@ -125,11 +110,13 @@ impl BodyReader {
                 block_bytes: options.block_bytes,
                 max_blocks: options.max_blocks,
             }),
-            role: None,
+            role: Vec::new(),
+            role_seen: false,
             content_seen: false,
             message: Extras::default(),
             text_seen: false,
             part: Extras::default(),
+            cut_images: 0,
             flat_ids: false,
         }
     }
@@ -143,6 +130,8 @@ impl BodyReader {
     }
 
     pub(super) fn finish(self, scan: Scan) -> InferenceRequest {
+        let mut prompt = self.prompt.finish();
+        prompt.images = prompt.images.saturating_add(self.cut_images);
         InferenceRequest {
             api: self.api,
             scan,
@@ -150,7 +139,7 @@ impl BodyReader {
             stream: self.stream,
             max_output_tokens: self.limit.or(self.older_limit),
             n: self.count.max(self.best_of).unwrap_or(1).max(1),
-            prompt: self.prompt.finish(),
+            prompt,
             fields: self.fields.into_values(),
         }
     }
@@ -160,6 +149,8 @@ impl BodyReader {
     pub(super) fn cut_short(&mut self) {
         match self.place {
             Place::Part => {
+                // It costs what it will cost, but half of its data is no part of a key.
+                self.cut_images = u32::from(self.slot == Slot::PartMedia);
                 self.end_part();
                 self.cut_message();
             }
@@ -168,249 +159,6 @@ impl BodyReader {
             Place::Ids => self.prompt.end_item(),
             Place::Top if self.slot == Slot::Text => self.end_whole_prompt(),
             _ => {}
-        }
-    }
-
-    fn cut_message(&mut self) {
-        if self.role.is_none() {
-            let mut user = Kept::new();
-            user.push(b"user");
-            self.role = Some(user);
-        }
-        self.end_message();
-    }
-
-    /// What the value of a top-level key is. A key that repeats replaces what it said before.
-    fn top_slot(&mut self, key: &[u8]) -> Slot {
-        use Api::{ChatCompletions, Completions, Messages, Responses};
-        match (self.api, key) {
-            (_, b"model") => {
-                self.model = None;
-                Slot::Model
-            }
-            (_, b"stream") => {
-                self.stream = false;
-                Slot::Stream
-            }
-            (ChatCompletions | Completions | Messages, b"max_tokens") => {
-                self.older_limit = None;
-                Slot::OlderLimit
-            }
-            (ChatCompletions, b"max_completion_tokens") | (Responses, b"max_output_tokens") => {
-                self.limit = None;
-                Slot::Limit
-            }
-            (ChatCompletions | Completions, b"n") => {
-                self.count = None;
-                Slot::Count
-            }
-            (ChatCompletions | Completions, b"best_of") => {
-                self.best_of = None;
-                Slot::BestOf
-            }
-            (ChatCompletions | Messages, b"messages") | (Responses, b"input") => Slot::Chat,
-            (Completions, b"prompt") => Slot::Prompt,
-            _ => self.preamble_slot(key),
-        }
-    }
-
-    fn preamble_slot(&mut self, key: &[u8]) -> Slot {
-        use Api::{ChatCompletions, Messages, Responses};
-        let which = match (self.api, key) {
-            (_, b"cache_salt") => Preamble::Salt,
-            (ChatCompletions | Messages | Responses, b"tools") => Preamble::Tools,
-            (Messages, b"system") | (Responses, b"instructions") => Preamble::System,
-            (ChatCompletions, b"documents") => Preamble::Documents,
-            (ChatCompletions, b"chat_template") => Preamble::Template,
-            _ => return Slot::Nothing,
-        };
-        self.prompt.set_preamble(which, None);
-        Slot::Preamble(which)
-    }
-
-    fn begin_at_top(&mut self, kind: Kind) -> Take {
-        let for_field = kind == Kind::String && self.fields.begin_string();
-        let take = match (self.slot, kind) {
-            (Slot::Model, Kind::String) => {
-                self.model = Some(Kept::new());
-                Take::Read
-            }
-            (Slot::Preamble(which), _) => self.begin_preamble(which, kind),
-            (Slot::Chat, _) => self.begin_chat(kind),
-            (Slot::Prompt, _) => self.begin_prompt(kind),
-            (Slot::Nothing, Kind::Object) if self.fields.leads_on() => {
-                self.fields.open();
-                self.place = Place::Fields;
-                Take::Read
-            }
-            _ => Take::Skip,
-        };
-        if for_field { Take::Read } else { take }
-    }
-
-    fn begin_preamble(&mut self, which: Preamble, kind: Kind) -> Take {
-        self.prompt.begin_aside(0);
-        if which == Preamble::System && kind == Kind::Array {
-            self.place = Place::System;
-            return Take::Read;
-        }
-        Take::Digest
-    }
-
-    fn begin_chat(&mut self, kind: Kind) -> Take {
-        self.prompt.restart();
-        match kind {
-            Kind::Array => {
-                self.prompt.begin_chat();
-                self.place = Place::Messages;
-                Take::Read
-            }
-            Kind::String if self.api == Api::Responses => {
-                self.prompt.begin_chat();
-                self.prompt.begin_message();
-                self.slot = Slot::Text;
-                Take::Read
-            }
-            _ => Take::Skip,
-        }
-    }
-
-    fn begin_prompt(&mut self, kind: Kind) -> Take {
-        self.prompt.restart();
-        match kind {
-            Kind::Array => {
-                self.flat_ids = false;
-                self.place = Place::Prompts;
-                Take::Read
-            }
-            Kind::String => {
-                self.prompt.begin_text_item();
-                self.slot = Slot::Text;
-                Take::Read
-            }
-            _ => Take::Skip,
-        }
-    }
-
-    fn end_whole_prompt(&mut self) {
-        if self.api == Api::Completions {
-            self.prompt.end_item();
-        } else {
-            self.prompt.end_message(Author::User, b"user", 0, 0);
-        }
-    }
-
-    fn begin_in_prompts(&mut self, kind: Kind) -> Take {
-        self.slot = Slot::Nothing;
-        if self.flat_ids && kind != Kind::Scalar {
-            self.prompt.end_item();
-            self.flat_ids = false;
-        }
-        match kind {
-            Kind::String => {
-                self.prompt.begin_text_item();
-                self.slot = Slot::Text;
-                Take::Read
-            }
-            Kind::Array => {
-                self.prompt.begin_ids_item();
-                self.place = Place::Ids;
-                Take::Read
-            }
-            Kind::Scalar => {
-                if !self.flat_ids {
-                    self.prompt.begin_ids_item();
-                    self.flat_ids = true;
-                }
-                self.slot = Slot::TokenId;
-                Take::Read
-            }
-            Kind::Object => Take::Skip,
-        }
-    }
-
-    fn begin_in_message(&mut self, kind: Kind) -> Take {
-        match (self.slot, kind) {
-            (Slot::Role, Kind::String) => {
-                self.role = Some(Kept::new());
-                Take::Read
-            }
-            (Slot::Content, _) => {
-                if self.content_seen {
-                    self.prompt.restart_message();
-                }
-                self.content_seen = true;
-                match kind {
-                    Kind::String => self.slot = Slot::Text,
-                    Kind::Array => self.place = Place::Parts,
-                    Kind::Object | Kind::Scalar => return Take::Skip,
-                }
-                Take::Read
-            }
-            (Slot::MessageExtra, _) => Take::Digest,
-            _ => Take::Skip,
-        }
-    }
-
-    fn begin_in_part(&mut self, kind: Kind) -> Take {
-        match (self.slot, kind) {
-            (Slot::Text, _) => {
-                if self.text_seen {
-                    self.prompt.restart_part();
-                }
-                self.text_seen = true;
-                if kind == Kind::String {
-                    Take::Read
-                } else {
-                    Take::Skip
-                }
-            }
-            (Slot::PartExtra | Slot::PartMedia, _) => Take::Digest,
-            _ => Take::Skip,
-        }
-    }
-
-    fn begin_in_parts(&mut self, kind: Kind) -> Take {
-        self.slot = Slot::Nothing;
-        match kind {
-            Kind::Object => {
-                self.prompt.begin_part();
-                self.part = Extras::default();
-                self.text_seen = false;
-                self.place = Place::Part;
-                Take::Read
-            }
-            Kind::String => {
-                self.slot = Slot::Text;
-                Take::Read
-            }
-            _ => Take::Skip,
-        }
-    }
-
-    fn begin_message(&mut self) {
-        self.prompt.begin_message();
-        self.role = None;
-        self.content_seen = false;
-        self.message = Extras::default();
-        self.place = Place::Message;
-    }
-
-    fn end_message(&mut self) {
-        let role = self.role.as_ref().map_or(&b""[..], Kept::bytes);
-        let author = if role == b"user" {
-            Author::User
-        } else {
-            Author::Other
-        };
-        self.prompt
-            .end_message(author, role, self.message.sum, self.message.bytes);
-    }
-
-    fn end_part(&mut self) {
-        if self.part.seen {
-            self.prompt
-                .mark_part(self.part.sum, self.part.images, self.part.bytes);
         }
     }
 
@@ -447,7 +195,7 @@ impl Sink for BodyReader {
             }
             Place::Message => match key {
                 b"role" => {
-                    self.role = None;
+                    self.role.clear();
                     Slot::Role
                 }
                 b"content" => Slot::Content,
@@ -513,8 +261,16 @@ impl Sink for BodyReader {
         self.fields.push(piece);
         match self.slot {
             Slot::Text => self.prompt.text(piece),
-            Slot::Model => push(&mut self.model, piece),
-            Slot::Role => push(&mut self.role, piece),
+            Slot::Model => {
+                if let Some(model) = &mut self.model {
+                    model.push(piece);
+                }
+            }
+            Slot::Role => {
+                let room = ROLE_BYTES.saturating_sub(self.role.len()).min(piece.len());
+                self.role
+                    .extend_from_slice(piece.get(..room).unwrap_or_default());
+            }
             Slot::SystemText
             | Slot::Preamble(_)
             | Slot::MessageExtra
@@ -548,7 +304,7 @@ impl Sink for BodyReader {
             Slot::BestOf => self.best_of = small,
             Slot::TokenId => {
                 if let Some(id) = number {
-                    self.prompt.token_id(id as u32);
+                    self.prompt.token_ids(&[id]);
                 }
             }
             Slot::MessageExtra | Slot::PartExtra if text != b"null" => {
@@ -558,6 +314,18 @@ impl Sink for BodyReader {
             _ => {}
         }
         self.slot = Slot::Nothing;
+    }
+
+    fn takes_integers(&self) -> bool {
+        match self.place {
+            Place::Ids => true,
+            Place::Prompts => self.flat_ids,
+            _ => false,
+        }
+    }
+
+    fn integers(&mut self, numbers: &[u64]) {
+        self.prompt.token_ids(numbers);
     }
 
     fn close(&mut self) {
@@ -592,30 +360,4 @@ impl Sink for BodyReader {
         };
         self.slot = Slot::Nothing;
     }
-}
-
-fn push(kept: &mut Option<Kept>, piece: &[u8]) {
-    if let Some(kept) = kept {
-        kept.push(piece);
-    }
-}
-
-/// Members of a part that hold an image, a sound, a film or a file, or point to one.
-fn is_media(key: &[u8]) -> bool {
-    matches!(
-        key,
-        b"image_url"
-            | b"image"
-            | b"image_embeds"
-            | b"input_audio"
-            | b"audio"
-            | b"audio_url"
-            | b"video"
-            | b"video_url"
-            | b"source"
-            | b"file"
-            | b"file_data"
-            | b"file_id"
-            | b"file_url"
-    )
 }

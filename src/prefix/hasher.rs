@@ -1,9 +1,4 @@
-//! The prompt as chained prefix blocks and one routing key, without keeping the prompt.
-//!
-//! Everything that the engine sees is turned into one canonical stream of bytes and hashed as it
-//! comes. What may stand before or after the messages in the body but comes before them in the
-//! prompt (tools, system, salt) is hashed aside and mixed into every result at the end, so that the
-//! order of keys in the body does not matter.
+//! The canonical prompt, hashed as it comes.
 //!
 //! Canonical stream of a chat: for each message its text parts one after the other, for each part
 //! with an image or other structure `0xFE` and the 8-byte sum of their digests, then `0xFF` and 8
@@ -12,46 +7,7 @@
 
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
-/// What a prompt comes down to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PromptDigest {
-    /// Text that the engine turns into tokens, in decoded bytes: messages, system, tools.
-    pub text_bytes: u64,
-    /// Tokens that came as token ids.
-    pub token_ids: u64,
-    /// Images and sounds.
-    pub images: u32,
-    /// Prompts of a batch; 1 for a chat, 0 if there is no prompt.
-    pub items: u32,
-    /// Hash of what later turns of the same conversation will share with this one. `None` if there
-    /// is no prompt worth the name.
-    pub routing: Option<u64>,
-    /// Hash of everything up to the end of each full block, so that two prompts have as many
-    /// leading blocks in common as they share whole blocks of their beginning. Items of a batch
-    /// follow each other, each chained by itself.
-    pub blocks: Vec<u64>,
-}
-
-/// Key for consistent hashing of a prompt under a model or adapter: `None` without a prompt.
-///
-/// Model and prefix are joined with the length of the model, so that no two pairs run together.
-pub fn routing_key(model: Option<&str>, digest: &PromptDigest) -> Option<u64> {
-    digest.routing.map(|routing| with_model(model, routing))
-}
-
-/// One of [`PromptDigest::blocks`] under a model or adapter, which never share a cache.
-pub fn block_key(model: Option<&str>, block: u64) -> u64 {
-    with_model(model, block)
-}
-
-fn with_model(model: Option<&str>, hash: u64) -> u64 {
-    let mut joined = Xxh64::new(u64::from(model.is_some()));
-    let name = model.unwrap_or_default().as_bytes();
-    joined.update(&(name.len() as u64).to_le_bytes());
-    joined.update(name);
-    joined.update(&hash.to_le_bytes());
-    joined.digest()
-}
+use super::PromptDigest;
 
 /// How much of a prompt is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +30,9 @@ pub(crate) enum Preamble {
 const PREAMBLES: usize = 5;
 const PART_MARK: u8 = 0xFE;
 const MESSAGE_MARK: u8 = 0xFF;
-const TOKEN_BYTES: u64 = 4;
+const TOKEN_BYTES: usize = 4;
+/// Token ids that are hashed together.
+const GROUP: usize = 64;
 /// Seed of a stream of token ids, so that no text equals it.
 const IDS_SEED: u64 = 1;
 
@@ -217,7 +175,6 @@ impl PromptHasher {
     pub(crate) fn begin_message(&mut self) {
         self.run.message = self.fresh_cut();
         self.message_start = self.run.clone();
-        self.part_start = self.run.clone();
     }
 
     /// The content of the message under way is given again: the last one counts.
@@ -285,14 +242,32 @@ impl PromptHasher {
         self.message_start = self.run.clone();
     }
 
-    pub(crate) fn token_id(&mut self, id: u32) {
-        // An id is never cut in two.
-        if self.run.message.at.is_none() && self.run.message.left < TOKEN_BYTES {
-            self.run.message.at = Some(self.run.hash.digest());
+    /// Token ids of the prompt under way, their lower 32 bits.
+    pub(crate) fn token_ids(&mut self, ids: &[u64]) {
+        for group in ids.chunks(GROUP) {
+            let mut words = [0u8; GROUP * TOKEN_BYTES];
+            for (word, id) in words.as_chunks_mut().0.iter_mut().zip(group) {
+                *word = (*id as u32).to_le_bytes();
+            }
+            self.words(words.get(..group.len() * TOKEN_BYTES).unwrap_or_default());
         }
-        self.append(&id.to_le_bytes());
-        self.run.token_ids = self.run.token_ids.saturating_add(1);
-        self.run.message.advance(TOKEN_BYTES, &self.run.hash);
+        self.run.token_ids = self.run.token_ids.saturating_add(ids.len() as u64);
+    }
+
+    fn words(&mut self, words: &[u8]) {
+        let mut rest = words;
+        if self.run.message.at.is_none() {
+            // An id is never cut in two.
+            let room = self.run.message.left & !(TOKEN_BYTES as u64 - 1);
+            let (head, tail) = split(rest, room);
+            self.append(head);
+            self.run.message.left = self.run.message.left.saturating_sub(head.len() as u64);
+            if self.run.message.left < TOKEN_BYTES as u64 {
+                self.run.message.at = Some(self.run.hash.digest());
+            }
+            rest = tail;
+        }
+        self.append(rest);
     }
 
     pub(crate) fn end_item(&mut self) {

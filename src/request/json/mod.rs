@@ -4,12 +4,15 @@
 //! skipped. Only what is read is checked against the grammar; skipped and digested values are
 //! followed by counting brackets outside strings, so that their nesting costs nothing.
 
-use super::find::find_any;
+mod nested;
+mod text;
 
 /// Longest object key that is told apart; longer ones are cut, so that they equal no known key.
 pub(crate) const KEY_BYTES: usize = 128;
 /// Longest number that is understood.
 const SCALAR_BYTES: usize = 48;
+/// Whole numbers that are handed over together.
+const INTEGERS: usize = 64;
 /// Deepest container that a sink may read.
 const READ_DEPTH: u32 = 32;
 /// Stands for a string's quotes in a digest; no UTF-8 text contains it.
@@ -49,6 +52,12 @@ pub(crate) trait Sink {
     fn scalar(&mut self, text: &[u8]);
     /// The innermost container that is read ends.
     fn close(&mut self);
+    /// Whether plain whole numbers of the array under way may come by [`Sink::integers`].
+    fn takes_integers(&self) -> bool {
+        false
+    }
+    /// Some elements of the array under way, in place of `begin` and `scalar` for each.
+    fn integers(&mut self, _numbers: &[u64]) {}
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +103,8 @@ pub(crate) struct Tokenizer {
     key: Vec<u8>,
     scalar: Vec<u8>,
     scalar_overlong: bool,
+    /// Decoded text that the sink has not got yet; empty between two pushes.
+    staged: Vec<u8>,
     /// Hexadecimal digits of `\u` so far, and their value.
     digits: u8,
     code: u32,
@@ -113,6 +124,7 @@ impl Tokenizer {
             key: Vec::new(),
             scalar: Vec::new(),
             scalar_overlong: false,
+            staged: Vec::new(),
             digits: 0,
             code: 0,
             high: 0,
@@ -121,13 +133,10 @@ impl Tokenizer {
 
     /// Ready for the next document, keeping the buffers.
     pub(crate) fn reset(&mut self) {
-        let (key, scalar) = (
-            std::mem::take(&mut self.key),
-            std::mem::take(&mut self.scalar),
-        );
-        *self = Self::new();
-        self.key = key;
-        self.scalar = scalar;
+        let old = std::mem::replace(self, Self::new());
+        self.key = old.key;
+        self.scalar = old.scalar;
+        self.staged = old.staged;
     }
 
     /// Whether the top-level object is closed.
@@ -152,6 +161,7 @@ impl Tokenizer {
                 State::InString => self.string_run(rest, sink),
                 State::Within => self.within_run(rest, sink),
                 State::InScalar => self.scalar_run(rest, sink),
+                State::Value if sink.takes_integers() => self.integer_run(rest, sink),
                 _ => match rest.first() {
                     Some(&byte) => {
                         self.step(byte, sink);
@@ -162,6 +172,7 @@ impl Tokenizer {
             };
             rest = rest.get(used..).unwrap_or_default();
         }
+        self.flush_staged(sink);
     }
 
     /// One byte outside the long runs.
@@ -258,124 +269,26 @@ impl Tokenizer {
         };
     }
 
-    fn string_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
-        let stop = find_any(input, [b'"', b'\\']).unwrap_or(input.len());
-        if let Some(piece) = input.get(..stop)
-            && !piece.is_empty()
-        {
-            self.flush_high(sink);
-            self.emit(piece, sink);
+    /// Whole numbers, each with its comma; whatever is not so simple goes the ordinary way.
+    fn integer_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+        let mut numbers = [0u64; INTEGERS];
+        let mut count = 0usize;
+        let mut used = 0usize;
+        while let Some(slot) = numbers.get_mut(count) {
+            let Some((number, length)) = input.get(used..).and_then(integer_and_comma) else {
+                break;
+            };
+            *slot = number;
+            count += 1;
+            used += length;
         }
-        match input.get(stop) {
-            Some(b'"') => self.end_string(sink),
-            Some(_) => self.state = State::Escape,
-            None => return stop,
-        }
-        stop + 1
-    }
-
-    fn end_string<S: Sink>(&mut self, sink: &mut S) {
-        self.flush_high(sink);
-        self.state = match self.text {
-            Text::Key => {
-                sink.key(&self.key);
-                State::Colon
+        sink.integers(numbers.get(..count).unwrap_or_default());
+        match input.get(used) {
+            Some(&byte) if count < INTEGERS => {
+                self.step(byte, sink);
+                used + 1
             }
-            Text::Value => {
-                sink.end();
-                State::After
-            }
-            Text::Digested => {
-                sink.bytes(QUOTE);
-                State::Within
-            }
-            Text::Skipped if self.nested > 0 => State::Within,
-            Text::Skipped => State::After,
-        };
-    }
-
-    fn emit<S: Sink>(&mut self, piece: &[u8], sink: &mut S) {
-        match self.text {
-            Text::Key => {
-                let room = KEY_BYTES.saturating_sub(self.key.len()).min(piece.len());
-                self.key
-                    .extend_from_slice(piece.get(..room).unwrap_or_default());
-            }
-            Text::Value | Text::Digested => sink.bytes(piece),
-            Text::Skipped => {}
-        }
-    }
-
-    fn escape<S: Sink>(&mut self, byte: u8, sink: &mut S) {
-        self.state = State::InString;
-        if self.text == Text::Skipped {
-            return;
-        }
-        if byte == b'u' {
-            self.digits = 0;
-            self.code = 0;
-            self.state = State::Unicode;
-            return;
-        }
-        let decoded = match byte {
-            b'"' | b'\\' | b'/' => byte,
-            b'b' => 0x08,
-            b'f' => 0x0C,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            _ => {
-                self.state = State::Malformed;
-                return;
-            }
-        };
-        self.flush_high(sink);
-        self.emit(&[decoded], sink);
-    }
-
-    fn unicode<S: Sink>(&mut self, byte: u8, sink: &mut S) {
-        let Some(digit) = char::from(byte).to_digit(16) else {
-            self.state = State::Malformed;
-            return;
-        };
-        self.code = (self.code << 4) | digit;
-        self.digits += 1;
-        if self.digits < 4 {
-            return;
-        }
-        self.state = State::InString;
-        if self.high != 0 && (0xDC00..0xE000).contains(&self.code) {
-            let high = std::mem::take(&mut self.high);
-            let code = 0x10000 + ((high - 0xD800) << 10) + (self.code - 0xDC00);
-            return self.emit_code(code, sink);
-        }
-        self.flush_high(sink);
-        if (0xD800..0xDC00).contains(&self.code) {
-            self.high = self.code;
-        } else {
-            self.emit_code(self.code, sink);
-        }
-    }
-
-    /// Emits a first half that stayed alone.
-    fn flush_high<S: Sink>(&mut self, sink: &mut S) {
-        if self.high != 0 {
-            let high = std::mem::take(&mut self.high);
-            self.emit_code(high, sink);
-        }
-    }
-
-    /// Emits a code point as UTF-8; a lone surrogate in the same manner, as three bytes.
-    fn emit_code<S: Sink>(&mut self, code: u32, sink: &mut S) {
-        let tail = |shift: u32| 0x80 | ((code >> shift) & 0x3F) as u8;
-        match code {
-            0..0x80 => self.emit(&[code as u8], sink),
-            0x80..0x800 => self.emit(&[0xC0 | (code >> 6) as u8, tail(0)], sink),
-            0x800..0x10000 => self.emit(&[0xE0 | (code >> 12) as u8, tail(6), tail(0)], sink),
-            _ => self.emit(
-                &[0xF0 | (code >> 18) as u8, tail(12), tail(6), tail(0)],
-                sink,
-            ),
+            _ => used,
         }
     }
 
@@ -405,72 +318,24 @@ impl Tokenizer {
         }
         end
     }
-
-    fn within_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
-        match self.take {
-            Take::Digest => self.digest_run(input, sink),
-            Take::Read | Take::Skip => self.skip_run(input),
-        }
-    }
-
-    fn skip_run(&mut self, input: &[u8]) -> usize {
-        let Some(stop) = find_any(input, [b'"', b'{', b'}', b'[', b']']) else {
-            return input.len();
-        };
-        match input.get(stop) {
-            Some(b'"') => {
-                self.text = Text::Skipped;
-                self.state = State::InString;
-            }
-            Some(b'{' | b'[') => self.nested = self.nested.saturating_add(1),
-            _ => {
-                self.nested = self.nested.saturating_sub(1);
-                if self.nested == 0 {
-                    self.state = State::After;
-                }
-            }
-        }
-        stop + 1
-    }
-
-    fn digest_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
-        let mut used = 0usize;
-        let mut start = 0usize;
-        for &byte in input {
-            match byte {
-                b'{' | b'[' => self.nested = self.nested.saturating_add(1),
-                b'}' | b']' => self.nested = self.nested.saturating_sub(1),
-                b'"' => break,
-                _ if is_space(byte) => {
-                    emit_run(input, start, used, sink);
-                    start = used + 1;
-                }
-                _ => {}
-            }
-            used += 1;
-            if self.nested == 0 {
-                break;
-            }
-        }
-        emit_run(input, start, used, sink);
-        if self.nested == 0 {
-            sink.end();
-            self.state = State::After;
-        } else if used < input.len() {
-            sink.bytes(QUOTE);
-            self.text = Text::Digested;
-            self.state = State::InString;
-            used += 1;
-        }
-        used
-    }
 }
 
-fn emit_run<S: Sink>(input: &[u8], start: usize, end: usize, sink: &mut S) {
-    if let Some(run) = input.get(start..end)
-        && !run.is_empty()
-    {
-        sink.bytes(run);
+/// A number of at most 18 digits with the comma behind it, and how many bytes that is.
+fn integer_and_comma(input: &[u8]) -> Option<(u64, usize)> {
+    let mut number = 0u64;
+    let mut length = 0usize;
+    if input.first() == Some(&b' ') {
+        length = 1;
+    }
+    let start = length;
+    loop {
+        let byte = *input.get(length)?;
+        if !byte.is_ascii_digit() {
+            let plain = byte == b',' && length > start && length - start <= 18;
+            return plain.then_some((number, length + 1));
+        }
+        number = number.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+        length += 1;
     }
 }
 

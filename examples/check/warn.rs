@@ -1,0 +1,147 @@
+//! What is valid and yet goes wrong on a real Envoy.
+
+use crate::find::{Found, Shape};
+use crate::place::{Step, at, down, get, string, walk};
+use serde_json::Value;
+use std::rc::Rc;
+use warmroute::balancer::Balancer;
+use warmroute::config::{Config, SteeringMode};
+use warmroute::steer::{ORIGINAL_DST_HEADER, forbidden_header};
+
+/// Everything there is to say about one filter.
+pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    warnings.extend(body_unseen(found, config));
+    warnings.extend(open_without_destination(found, config));
+    warnings.extend(client_may_steer(documents, found, config));
+    warnings.extend(answers_cut(documents, found));
+    warnings.extend(scrape_cluster(documents, config));
+    warnings.extend(mistaken_identity(documents, filters, found));
+    warnings
+}
+
+fn body_unseen(found: &Found, config: &Config) -> Option<String> {
+    let reads_body = Balancer::new(Rc::new(config.clone()), 1).reads_body();
+    let flag = get(&found.body, "allow_on_headers_stop_iteration");
+    if !reads_body || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
+        return None;
+    }
+    let wait_ms = config.watchdog_ms;
+    Some(match found.shape {
+        Shape::PluginConfig => format!(
+            "allow_on_headers_stop_iteration is not true: the filter never sees a body, and every \
+             request waits {wait_ms} ms and then goes by load alone"
+        ),
+        Shape::WasmPlugin => format!(
+            "this needs the body, which a WasmPlugin cannot hold: every request waits {wait_ms} ms \
+             and then goes by load alone; use an EnvoyFilter"
+        ),
+    })
+}
+
+fn open_without_destination(found: &Found, config: &Config) -> Option<String> {
+    let body = &found.body;
+    let open = get(body, "fail_open").is_some_and(|open| open == &Value::Bool(true))
+        || string(body, &["failure_policy"]) == "FAIL_OPEN"
+        || string(body, &["fail_strategy"]) == "FAIL_OPEN";
+    (open && config.steering != SteeringMode::OverrideHost).then(|| {
+        "fails open, and then an ORIGINAL_DST cluster has no destination, or the client's: use \
+         FAIL_RELOAD"
+            .into()
+    })
+}
+
+/// A steering header that no `early_header_mutation_extensions` removes. For a filter inside a
+/// connection manager it must be that one's; for one that is looked up, any in the file.
+fn client_may_steer(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
+    let header = forbidden_header(config.steering)?;
+    let removed = |scope: &Value| {
+        walk(std::slice::from_ref(scope))
+            .into_iter()
+            .filter_map(|(_, value)| get(value, "early_header_mutation_extensions"))
+            .flat_map(|extensions| walk(std::slice::from_ref(extensions)))
+            .filter_map(|(_, value)| value.get("remove")?.as_str())
+            .any(|name| name.eq_ignore_ascii_case(header))
+    };
+    let removed = match manager(documents, &found.path) {
+        Some(manager) => removed(manager),
+        None => documents.iter().any(removed),
+    };
+    (!removed).then(|| {
+        format!(
+            "no early_header_mutation_extensions removes {header}: if the filter is not there, a \
+             client chooses where Envoy connects"
+        )
+    })
+}
+
+/// The connection manager that holds the filter.
+fn manager<'a>(documents: &'a [Value], path: &[Step]) -> Option<&'a Value> {
+    (0..path.len())
+        .rev()
+        .filter_map(|depth| at(documents, path.get(..depth)?))
+        .find(|value| get(value, "http_filters").is_some())
+}
+
+fn answers_cut(documents: &[Value], found: &Found) -> Option<String> {
+    let routes = get(manager(documents, &found.path)?, "route_config")?;
+    let cut = walk(std::slice::from_ref(routes))
+        .into_iter()
+        .filter_map(|(_, value)| get(value, "route").filter(|route| route.is_object()))
+        .find(|route| !matches!(string(route, &["timeout"]), "0s" | "0.0s"))?;
+    let timeout = match string(cut, &["timeout"]) {
+        "" => "the default of 15 s",
+        set => set,
+    };
+    Some(format!(
+        "a route's timeout is {timeout} and cuts longer answers: set timeout: 0s"
+    ))
+}
+
+fn scrape_cluster(documents: &[Value], config: &Config) -> Option<String> {
+    let name = &config.scrape.as_ref()?.cluster;
+    let cluster = walk(documents).into_iter().find_map(|(_, value)| {
+        let is_cluster = get(value, "connect_timeout").is_some() || get(value, "type").is_some();
+        (is_cluster && string(value, &["name"]) == name).then_some(value)
+    });
+    let Some(cluster) = cluster else {
+        return Some(format!(
+            "scrape.cluster: there is no cluster `{name}` in this file"
+        ));
+    };
+    let settings = get(cluster, "original_dst_lb_config");
+    let by_header = string(cluster, &["type"]) == "ORIGINAL_DST"
+        && settings.is_some_and(|settings| {
+            let header = string(settings, &["http_header_name"]);
+            down(settings, &["use_http_header"]) == Some(&Value::Bool(true))
+                && (header.is_empty() || header.eq_ignore_ascii_case(ORIGINAL_DST_HEADER))
+        });
+    (!by_header).then(|| {
+        format!(
+            "scrape.cluster: `{name}` is not an ORIGINAL_DST cluster that obeys {ORIGINAL_DST_HEADER}"
+        )
+    })
+}
+
+/// Two different filters with one name or one VM: Envoy may take one's configuration for the
+/// other's.
+fn mistaken_identity(documents: &[Value], filters: &[Found], found: &Found) -> Option<String> {
+    let alike = |one: &str, other: &str| !one.is_empty() && one == other;
+    filters
+        .iter()
+        .filter(|other| other.path != found.path && other.body != found.body)
+        .find_map(|other| {
+            let shared = if alike(other.vm_id(), found.vm_id()) {
+                format!("vm_id `{}`", found.vm_id())
+            } else if alike(other.name(), found.name()) {
+                format!("name `{}`", found.name())
+            } else {
+                return None;
+            };
+            let place = crate::place::text(documents, &other.path);
+            Some(format!(
+                "shares its {shared} with the filter at {place}: Envoy may take one's configuration \
+                 for the other's"
+            ))
+        })
+}

@@ -1,0 +1,734 @@
+//! Bodies of every kind through a real Envoy: they reach the replica byte by byte as they were sent,
+//! and what the filter made of them is counted.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::time::Duration;
+use support::check::{CASE_HEADER, decided, seen, sha256, unharmed};
+use support::client::{Answer, Call, HttpClient, Protocol};
+use support::config::{EnvoyConfig, Mode, set};
+use support::fleet::{Fleet, FleetOptions};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// One body, what the scanner makes of it, and what the replica answers.
+struct Case {
+    path: &'static str,
+    body: Bytes,
+    headers: Vec<(&'static str, Vec<u8>)>,
+    outcome: &'static str,
+    status: u16,
+}
+
+impl Case {
+    fn new(path: &'static str, body: impl Into<Bytes>, outcome: &'static str, status: u16) -> Self {
+        Self {
+            path,
+            body: body.into(),
+            headers: Vec::new(),
+            outcome,
+            status,
+        }
+    }
+
+    fn good(path: &'static str, body: &str) -> Self {
+        Self::new(path, body.as_bytes().to_vec(), "complete", 200)
+    }
+
+    fn with(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name, value.as_ref().to_vec()));
+        self
+    }
+
+    fn call(&self) -> Call {
+        let call = Call::post(self.path, self.body.clone());
+        let headers = self.headers.iter();
+        headers.fold(call, |call, (name, value)| call.header(name, value))
+    }
+}
+
+async fn start(mode: Mode, workers: u32, plugin: Value) -> Fleet {
+    let options = FleetOptions::new(mode, workers, 3)
+        .plugin(json!({ "explain": {"response_header": true, "log_field": true} }))
+        .plugin(plugin);
+    Fleet::start(options).await
+}
+
+/// Sends `call`, and checks that exactly one replica got exactly `body` on exactly `path`.
+async fn arrives(
+    fleet: &Fleet,
+    client: &HttpClient,
+    call: Call,
+    path: &str,
+    body: &[u8],
+) -> Answer {
+    static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let case = NUMBER
+        .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        .to_string();
+    let shown = String::from_utf8_lossy(&body[..body.len().min(120)]).into_owned();
+    let answer = client.send(call.header(CASE_HEADER, &case)).await;
+    let answer = answer.unwrap_or_else(|why| panic!("{path} {shown}: {why}"));
+    let arrived = seen(fleet, &case);
+    assert_eq!(
+        arrived.len(),
+        1,
+        "{path} {shown}: status {} {}",
+        answer.status,
+        answer.text()
+    );
+    let (replica, arrived) = &arrived[0];
+    assert_eq!(arrived.path, path, "{shown}");
+    assert_eq!(arrived.body_len, body.len() as u64, "{path} {shown}");
+    assert_eq!(arrived.body_sha256, sha256(body), "{path} {shown}");
+    assert_eq!(
+        decided(&answer, "endpoint"),
+        fleet.endpoints()[*replica],
+        "{path} {shown}"
+    );
+    answer
+}
+
+async fn outcomes(fleet: &Fleet, outcome: &str) -> f64 {
+    fleet
+        .stats()
+        .await
+        .metric("warmroute_parse_total", &[("outcome", outcome)])
+}
+
+async fn passes(fleet: &Fleet, client: &HttpClient, case: &Case) -> Answer {
+    let shown = String::from_utf8_lossy(&case.body[..case.body.len().min(120)]).into_owned();
+    let before = outcomes(fleet, case.outcome).await;
+    let all_before = fleet.stats().await.metric("warmroute_parse_total", &[]);
+    let answer = arrives(fleet, client, case.call(), case.path, &case.body).await;
+    assert_eq!(answer.status, case.status, "{shown}: {}", answer.text());
+    let stats = fleet.stats().await;
+    assert_eq!(
+        outcomes(fleet, case.outcome).await - before,
+        1.0,
+        "{shown}: {:?}",
+        stats
+            .samples("warmroute_parse_total", &[])
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(
+        stats.metric("warmroute_parse_total", &[]) - all_before,
+        1.0,
+        "{shown}"
+    );
+    answer
+}
+
+/// Runs all cases over HTTP/1.1 and HTTP/2.
+async fn all_pass(mode: Mode, workers: u32, cases: Vec<Case>) {
+    let mut fleet = start(mode, workers, json!({})).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for case in &cases {
+            let answer = passes(&fleet, &client, case).await;
+            if answer.status != 200 {
+                // The engine's own error, not ours or Envoy's.
+                assert!(!answer.json()["error"].is_null(), "{}", answer.text());
+            }
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+fn user(content: &str, more: &str) -> String {
+    format!(
+        r#"{{"model":"tiny","messages":[{{"role":"user","content":{content}}}],"max_tokens":2{more}}}"#
+    )
+}
+
+fn valid_for_vllm() -> Vec<Case> {
+    let mut cases: Vec<Case> = [
+        r#", "stream": null"#,
+        r#", "max_tokens": 5.0"#,
+        r#", "response_format": {"type": "structural_tag", "structures": [], "triggers": []}"#,
+        r#", "model": "tiny", "max_tokens": 3"#,
+        r#", "logprobs": true, "top_logprobs": 25"#,
+        r#", "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto""#,
+        r#", "guided_json": {"type": "object"}, "vllm_xargs": {"a": [1, 2.50, -0, 1E5]}, "priority": -3"#,
+        r#", "kv_transfer_params": {"do_remote_decode": true, "remote_block_ids": null}"#,
+        " , \"spaces\" :\t[ 1 ,\r\n 2 ] , \"\\u00e4\" : \"\\/ é €\" ",
+    ]
+    .iter()
+    .map(|more| Case::good(CHAT, &user("\"Hi\"", more)))
+    .collect();
+    cases.extend([
+        Case::good(CHAT, r#"{"model":"tiny","messages":[{"role":"developer","content":"a"},{"role":"critic","content":"b","name":"x"},{"role":"tool","tool_call_id":"1","content":"c"}]}"#),
+        Case::good(CHAT, &user(r#"[{"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}},{"type":"text","text":"What?"}]"#, "")),
+        Case::good(CHAT, &format!("\r\n\t {} \n\n", user("\"Hi\"", ""))),
+        Case::good("/v1/responses", r#"{"model":"tiny","input":"Hi","store":false}"#),
+        Case::good("/v1/messages", r#"{"model":"tiny","max_tokens":2,"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}]}"#),
+    ]);
+    cases
+}
+
+#[tokio::test]
+async fn b1_b2_what_vllm_accepts_passes_untouched_original_dst() {
+    all_pass(Mode::OriginalDst, 1, valid_for_vllm()).await;
+}
+
+#[tokio::test]
+async fn b1_b2_what_vllm_accepts_passes_untouched_filter_state() {
+    all_pass(Mode::FilterState, 4, valid_for_vllm()).await;
+}
+
+#[tokio::test]
+async fn b1_b2_what_vllm_accepts_passes_untouched_override_host() {
+    all_pass(Mode::OverrideHost, 4, valid_for_vllm()).await;
+}
+
+/// B3, H4, H6 and B4 look at the decision too.
+#[tokio::test]
+async fn b3_a_query_changes_neither_path_nor_key() {
+    let mut fleet = start(Mode::OriginalDst, 4, json!({})).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        let body = user("\"the same prompt\"", "");
+        let plain = passes(&fleet, &client, &Case::good(CHAT, &body)).await;
+        for path in [
+            "/v1/chat/completions?beta=true",
+            "/v1/chat/completions?",
+            "/v1/chat/completions?a=/v1/models",
+        ] {
+            let asked = passes(&fleet, &client, &Case::good(path, &body)).await;
+            assert_eq!(decided(&asked, "key"), decided(&plain, "key"), "{path}");
+            assert_ne!(decided(&asked, "key"), "");
+            assert_eq!(
+                decided(&asked, "endpoint"),
+                decided(&plain, "endpoint"),
+                "{path}"
+            );
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn b4_batches_of_strings_and_of_token_ids_are_read() {
+    let mut fleet = start(Mode::FilterState, 1, json!({})).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        // The price: prompt tokens (4 bytes each, or ids) and output tokens of each item.
+        for (prompt, cost) in [
+            (r#""once upon a time""#, "4+3"),
+            (r#"["once upon a time","in a land far off"]"#, "9+6"),
+            ("[1,2,3,4,5]", "5+3"),
+            ("[[1,2,3],[4,5,6,7]]", "7+6"),
+        ] {
+            let body = format!(r#"{{"model":"tiny","prompt":{prompt},"max_tokens":3}}"#);
+            let answer = passes(&fleet, &client, &Case::good(COMPLETIONS, &body)).await;
+            assert_eq!(decided(&answer, "cost"), cost, "{prompt}");
+            assert_eq!(decided(&answer, "key").len(), 16, "{prompt}");
+            let choices = answer.json()["choices"].as_array().unwrap().len();
+            assert_eq!(
+                choices,
+                if prompt.contains("],[") || prompt.starts_with("[\"") {
+                    2
+                } else {
+                    1
+                }
+            );
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn h4_nothing_to_hash_is_a_pick_by_load() {
+    let mut fleet = start(Mode::OverrideHost, 1, json!({})).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for case in [
+            Case::good(CHAT, &user("null", "")),
+            Case::good(CHAT, &user("\"\"", "")),
+            Case::good(CHAT, r#"{"model":"tiny","messages":[]}"#),
+            Case::new(CHAT, &br#"{"model":"tiny"}"#[..], "complete", 400),
+            Case::good(COMPLETIONS, r#"{"model":"tiny","prompt":""}"#),
+            Case::good(COMPLETIONS, r#"{"model":"tiny","prompt":[]}"#),
+        ] {
+            let answer = passes(&fleet, &client, &case).await;
+            let shown = String::from_utf8_lossy(&case.body);
+            assert_eq!(decided(&answer, "reason"), "no_key", "{shown}");
+            assert_eq!(decided(&answer, "key"), "", "{shown}");
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn h6_the_same_blocks_in_another_order_are_another_key() {
+    let mut fleet = start(Mode::OriginalDst, 1, json!({})).await;
+    let client = fleet.client(Protocol::Http2);
+    let (a, b) = ("A".repeat(64), "B".repeat(64));
+    let mut keys = Vec::new();
+    for order in [vec![&a, &b], vec![&b, &a], vec![&a, &a, &b], vec![&b]] {
+        let parts: Vec<Value> = order
+            .iter()
+            .map(|text| json!({"type": "text", "text": text}))
+            .collect();
+        let body = user(&Value::Array(parts).to_string(), "");
+        let answer = passes(&fleet, &client, &Case::good(CHAT, &body)).await;
+        keys.push(decided(&answer, "key"));
+    }
+    let mut different = keys.clone();
+    different.sort();
+    different.dedup();
+    assert_eq!(different.len(), 4, "{keys:?}");
+    unharmed(&mut fleet).await;
+}
+
+fn not_to_be_read() -> Vec<Case> {
+    let deep = 100_000;
+    let arrays = format!("{}{}", "[".repeat(deep), "]".repeat(deep));
+    let objects = format!("{}1{}", "{\"a\":".repeat(deep), "}".repeat(deep));
+    let mut invalid = br#"{"model":"tiny","messages":[{"role":"user","content":""#.to_vec();
+    invalid.extend_from_slice(b"\xff\xfe\xc3 caf\xe9");
+    invalid.extend_from_slice(br#""}]}"#);
+    let whole = user("\"Hi\"", "");
+    vec![
+        Case::new(CHAT, &b"not json at all"[..], "malformed", 400),
+        Case::new(CHAT, &b"\x00\xff\x80\r\n"[..], "malformed", 400),
+        Case::new(CHAT, &b"[1,2,3]"[..], "malformed", 400),
+        Case::new(CHAT, &b"{"[..], "malformed", 400),
+        Case::new(CHAT, whole.as_bytes()[..whole.len() - 5].to_vec(), "malformed", 400),
+        Case::new(CHAT, format!("{{\"messages\":{arrays}}}"), "complete", 400),
+        Case::new(CHAT, format!("{{\"x\":{objects},\"messages\":[]}}"), "complete", 400),
+        Case::new(CHAT, "[".repeat(deep), "malformed", 400),
+        Case::new(CHAT, invalid, "complete", 400),
+        Case::new(CHAT, user("\"\\ud800 and \\udc00\\ud800\"", ""), "complete", 400),
+        // gzip of "{}", and something that only claims to be compressed.
+        Case::new(CHAT, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab\xae\x05\x00\x43\xbf\xa6\xa3\x02\x00\x00\x00".to_vec(), "encoded", 400)
+            .with("content-encoding", "gzip"),
+        Case::new(CHAT, user("\"Hi\"", ""), "encoded", 200).with("content-encoding", b"zstd, \xe9"),
+        Case::new(CHAT, user("\"Hi\"", ""), "complete", 200).with("content-encoding", "identity"),
+        Case::new(CHAT, Bytes::new(), "unread", 400),
+    ]
+}
+
+#[tokio::test]
+async fn b7_what_nobody_can_read_passes_original_dst() {
+    all_pass(Mode::OriginalDst, 4, not_to_be_read()).await;
+}
+
+#[tokio::test]
+async fn b7_what_nobody_can_read_passes_filter_state() {
+    all_pass(Mode::FilterState, 1, not_to_be_read()).await;
+}
+
+#[tokio::test]
+async fn b7_what_nobody_can_read_passes_override_host() {
+    all_pass(Mode::OverrideHost, 1, not_to_be_read()).await;
+}
+
+/// A chat with an image of about `bytes` in it; the text comes first.
+fn picture(bytes: usize) -> Bytes {
+    let data: String = "iVBORw0KGgo/+8AAAANSUhEUg"
+        .chars()
+        .cycle()
+        .take(bytes)
+        .collect();
+    let parts = format!(
+        r#"[{{"type":"text","text":"What is it?"}},{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]"#
+    );
+    user(&parts, "").into()
+}
+
+fn pieces(body: &Bytes, size: usize) -> Vec<Bytes> {
+    (0..body.len())
+        .step_by(size)
+        .map(|at| body.slice(at..body.len().min(at + size)))
+        .collect()
+}
+
+/// The ways in which a body can come.
+fn ways(path: &str, body: &Bytes) -> Vec<(&'static str, Call)> {
+    let small = if body.len() > 5_000_000 { 60_000 } else { 700 };
+    let instant = Duration::ZERO;
+    let mut ways = vec![
+        ("whole, with a length", Call::post(path, body.clone())),
+        (
+            "in small chunks",
+            Call::trickle(path, pieces(body, small), instant),
+        ),
+        (
+            "with trailers",
+            Call::trickle(path, pieces(body, 50_000), instant).trailer("x-checksum", "0"),
+        ),
+    ];
+    if body.len() < 5_000_000 {
+        let slowly = pieces(body, body.len().div_ceil(12));
+        ways.push((
+            "slowly",
+            Call::trickle(path, slowly.clone(), Duration::from_millis(15)),
+        ));
+        ways.push((
+            "slowly, with trailers",
+            Call::trickle(path, slowly.clone(), Duration::from_millis(15))
+                .trailer("x-checksum", "0"),
+        ));
+        let mut call = Call::trickle(path, slowly, Duration::from_millis(15));
+        call = call.header("content-length", body.len().to_string());
+        ways.push(("slowly, with a length", call));
+    }
+    ways
+}
+
+fn pass_trailers(config: &mut EnvoyConfig) {
+    let connection = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+    let connection = config.0.pointer_mut(connection).unwrap();
+    connection["http_protocol_options"] = json!({ "enable_trailers": true });
+    let options = "/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions/explicit_http_config/http_protocol_options";
+    let cluster = config
+        .0
+        .pointer_mut("/static_resources/clusters/0")
+        .unwrap();
+    set(cluster, options, json!({ "enable_trailers": true })).unwrap();
+}
+
+/// Bodies of these sizes, in every way they can come; with `hold.max_bytes` at `hold`.
+async fn sizes(mode: Mode, workers: u32, hold: usize, adjust: fn(&mut EnvoyConfig)) {
+    let mut options = FleetOptions::new(mode, workers, 3)
+        .plugin(json!({ "explain": {"response_header": true, "log_field": true}, "hold": {"max_bytes": hold} }));
+    options.adjust = adjust;
+    let mut fleet = Fleet::start(options).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for size in [100_000, 1_200_000, 20_000_000] {
+            let body = picture(size);
+            for (way, call) in ways(CHAT, &body) {
+                let shown = format!("{size} bytes {way} over {protocol:?}");
+                let before = [
+                    outcomes(&fleet, "complete").await,
+                    outcomes(&fleet, "partial").await,
+                ];
+                let answer = arrives(&fleet, &client, call, CHAT, &body).await;
+                assert_eq!(answer.status, 200, "{shown}: {}", answer.text());
+                let complete = outcomes(&fleet, "complete").await - before[0];
+                let partial = outcomes(&fleet, "partial").await - before[1];
+                assert_eq!(complete + partial, 1.0, "{shown}");
+                // A body that comes all at once may be there before its beginning is looked at.
+                let in_pieces = way.starts_with("slowly") || size == 20_000_000;
+                if body.len() <= hold || in_pieces {
+                    assert_eq!(complete == 1.0, body.len() <= hold, "{shown}");
+                }
+                // Text and one picture, however much of it was read.
+                // The limit of output tokens stands at the end.
+                let cost = if complete == 1.0 {
+                    "1027+2"
+                } else {
+                    "1027+256"
+                };
+                assert_eq!(decided(&answer, "cost"), cost, "{shown}");
+            }
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn b5_bodies_of_all_sizes_are_routed() {
+    sizes(Mode::OriginalDst, 4, 1_000_000, |_| {}).await;
+}
+
+#[tokio::test]
+async fn b5_a_decision_in_the_middle_of_the_body() {
+    sizes(Mode::OverrideHost, 1, 10_000, |_| {}).await;
+}
+
+#[tokio::test]
+async fn b5_trailers_that_envoy_passes_on() {
+    sizes(Mode::FilterState, 4, 10_000, pass_trailers).await;
+}
+
+/// Around the limit of what is held, and around Envoy's own buffer limit of 1 MiB.
+#[tokio::test]
+async fn b5_no_length_near_the_limits_is_refused() {
+    let mut fleet = start(Mode::OriginalDst, 1, json!({})).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for size in (960_000..1_100_000)
+            .step_by(10_007)
+            .chain(999_800..1_000_000)
+            .step_by(3)
+        {
+            let body = picture(size);
+            let answer =
+                arrives(&fleet, &client, Call::post(CHAT, body.clone()), CHAT, &body).await;
+            assert_eq!(answer.status, 200, "{size} bytes: {}", answer.text());
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+/// What is held and what comes next in one read together exceed Envoy's buffer limit of a connection.
+async fn bursts(mode: Mode, hold: usize) {
+    let mut fleet = start(mode, 1, json!({ "hold": {"max_bytes": hold} })).await;
+    let body = picture(3_000_000);
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for first in [9_000, 200_000, 700_000, 990_000] {
+            let halves = vec![body.slice(..first), body.slice(first..)];
+            for pause_ms in [0, 5, 50] {
+                let call = Call::trickle(CHAT, halves.clone(), Duration::from_millis(pause_ms));
+                let answer = arrives(&fleet, &client, call, CHAT, &body).await;
+                assert_eq!(
+                    answer.status,
+                    200,
+                    "after {first} bytes and {pause_ms} ms: {}",
+                    answer.text()
+                );
+            }
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn b5_a_burst_after_a_pause_is_not_refused_original_dst() {
+    bursts(Mode::OriginalDst, 1_000_000).await;
+}
+
+#[tokio::test]
+async fn b5_a_burst_after_a_pause_is_not_refused_filter_state() {
+    bursts(Mode::FilterState, 10_000).await;
+}
+
+#[tokio::test]
+async fn b5_a_burst_after_a_pause_is_not_refused_override_host() {
+    bursts(Mode::OverrideHost, 1_000_000).await;
+}
+
+/// B6: the token counters say what the engine said, however it said it.
+async fn usage(mode: Mode, workers: u32) {
+    let mut fleet = start(mode, workers, json!({})).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for stream in [true, false] {
+            for fault in [
+                "chunk=1",
+                "chunk=7",
+                "usage=split",
+                "usage=split,chunk=3",
+                "usage=null-cached",
+                "usage=none",
+                "",
+            ] {
+                tokens_are_counted(&fleet, &client, stream, fault).await;
+            }
+        }
+    }
+    unharmed(&mut fleet).await;
+}
+
+async fn tokens_are_counted(fleet: &Fleet, client: &HttpClient, stream: bool, fault: &str) {
+    let prompt = format!(
+        "{} of a prompt that is long enough for two blocks. ",
+        "A bit".repeat(30)
+    );
+    let body = json!({
+        "model": "tiny", "max_tokens": 6, "stream": stream,
+        "stream_options": if stream { json!({"include_usage": true}) } else { Value::Null },
+        "messages": [{"role": "user", "content": prompt}],
+    });
+    let before = fleet.stats().await;
+    let answer = client
+        .send(Call::chat(&body).header("x-mock-fault", fault))
+        .await
+        .unwrap();
+    assert_eq!(answer.status, 200, "{fault}");
+    let reported = last_usage(&answer, stream);
+    let endpoint = decided(&answer, "endpoint");
+    let after = fleet.stats().await;
+    let added = |name: &str| {
+        let of = |stats: &support::stats::Stats| stats.metric(name, &[("endpoint", &endpoint)]);
+        (of(&after) - of(&before)) as u64
+    };
+    let figure = |pointer: &str| {
+        reported
+            .pointer(pointer)
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
+    let expected = [
+        figure("/prompt_tokens"),
+        figure("/prompt_tokens_details/cached_tokens"),
+        figure("/completion_tokens"),
+    ];
+    let shown = format!("stream {stream}, {fault:?}: {reported}");
+    assert_eq!(
+        expected[2],
+        if fault == "usage=none" { 0 } else { 6 },
+        "{shown}"
+    );
+    let counted =
+        ["prompt", "cached", "output"].map(|kind| added(&format!("warmroute_{kind}_tokens_total")));
+    assert_eq!(counted, expected, "{shown}");
+}
+
+fn last_usage(answer: &Answer, stream: bool) -> Value {
+    if !stream {
+        return answer.json()["usage"].clone();
+    }
+    let text = answer.text();
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let mut usages = events
+        .filter_map(|event| serde_json::from_str::<Value>(event).ok())
+        .map(|event| event["usage"].clone());
+    usages.rfind(|usage| !usage.is_null()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn b6_usage_is_counted_however_it_comes_original_dst() {
+    usage(Mode::OriginalDst, 1).await;
+}
+
+#[tokio::test]
+async fn b6_usage_is_counted_however_it_comes_override_host() {
+    usage(Mode::OverrideHost, 4).await;
+}
+
+/// Requests without a body to read, and headers that are hard to take.
+async fn odd_requests(mode: Mode, workers: u32) {
+    let policy =
+        json!({"name": "consistent_hash", "keys": [{"header": "x-session-id"}, {"cookie": "sid"}]});
+    let mut fleet = start(mode, workers, json!({ "policy": policy })).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for (method, path, status) in [
+            ("GET", "/v1/models", 200),
+            ("HEAD", "/v1/models", 405),
+            ("OPTIONS", CHAT, 405),
+            ("GET", CHAT, 405),
+            ("PUT", CHAT, 405),
+            ("DELETE", "/", 404),
+            ("GET", "//v1/chat/completions", 404),
+            ("GET", "/v1/chat/completions/", 404),
+            ("POST", "/V1/CHAT/completions", 404),
+            ("POST", "/unknown?path=%00%ff", 404),
+            ("POST", "/tokenize", 400),
+        ] {
+            let answer = arrives(&fleet, &client, Call::method(method, path), path, b"").await;
+            assert_eq!(answer.status, status, "{method} {path}");
+        }
+        hard_headers(&fleet, &client).await;
+    }
+    let parsed = fleet.stats().await.metric("warmroute_parse_total", &[]);
+    assert!(parsed > 0.0);
+    unharmed(&mut fleet).await;
+}
+
+async fn hard_headers(fleet: &Fleet, client: &HttpClient) {
+    let body = user("\"Hi\"", "");
+    let post = || Call::post(CHAT, body.clone());
+    let long = "c=".to_owned() + &"x".repeat(40_000);
+    let many = (0..70).fold(post(), |call, index| {
+        call.header("x-many", index.to_string())
+    });
+    for call in [
+        post().header("x-latin", b"caf\xe9 \xff\x80"),
+        post().header("cookie", long.as_str()),
+        post().header("cookie", b"\xff=\xfe; =; ;;; sid"),
+        post().header("x-empty", "").header("cookie", ""),
+        post().header("accept", "*/*; q=\"\u{e9}\""),
+        many,
+    ] {
+        let answer = arrives(fleet, client, call, CHAT, body.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    // Keys are bytes: each finds its own endpoint again.
+    for session in [&b"\xff\xfe"[..], b"\xff", b"caf\xe9", b"caf\xc3\xa9"] {
+        let mut keys = Vec::new();
+        for name in ["x-session-id", "x-session-id", "cookie"] {
+            let value = if name == "cookie" {
+                [b"a=b; sid=", session].concat()
+            } else {
+                session.to_vec()
+            };
+            let answer = arrives(
+                fleet,
+                client,
+                post().header(name, value),
+                CHAT,
+                body.as_bytes(),
+            )
+            .await;
+            keys.push((decided(&answer, "key"), decided(&answer, "endpoint")));
+        }
+        assert_eq!(keys[0].0.len(), 16, "{keys:?}");
+        assert_eq!(keys[0], keys[1]);
+        assert_ne!(
+            keys[0].0, keys[2].0,
+            "a session and a cookie are no one key"
+        );
+    }
+}
+
+#[tokio::test]
+async fn b7_odd_requests_original_dst() {
+    odd_requests(Mode::OriginalDst, 1).await;
+}
+
+#[tokio::test]
+async fn b7_odd_requests_filter_state() {
+    odd_requests(Mode::FilterState, 4).await;
+}
+
+#[tokio::test]
+async fn b7_odd_requests_override_host() {
+    odd_requests(Mode::OverrideHost, 4).await;
+}
+
+/// With `other_paths: pass` Envoy decides about them: `override_host` falls back to its own policy,
+/// and an ORIGINAL_DST cluster has no destination.
+#[tokio::test]
+async fn other_paths_pass_without_a_pick() {
+    for (mode, status) in [
+        (Mode::OverrideHost, 200),
+        (Mode::OriginalDst, 503),
+        (Mode::FilterState, 503),
+    ] {
+        let mut fleet = start(mode, 1, json!({ "other_paths": "pass" })).await;
+        for protocol in Protocol::ALL {
+            let client = fleet.client(protocol);
+            let answer = client.send(Call::get("/v1/models")).await.unwrap();
+            assert_eq!(answer.status, status, "{mode:?}");
+            assert_eq!(answer.header("x-warmroute-decision"), "");
+            // A body that nobody reads is not held either.
+            let call = Call::trickle(
+                "/tokenize",
+                vec!["{\"prompt\":".into(), "\"abcd\"}".into()],
+                Duration::from_millis(300),
+            );
+            assert_eq!(client.send(call).await.unwrap().status, status, "{mode:?}");
+            let body = user("\"Hi\"", "");
+            let answer = arrives(
+                &fleet,
+                &client,
+                Call::post(CHAT, body.clone()),
+                CHAT,
+                body.as_bytes(),
+            )
+            .await;
+            assert_eq!(answer.status, 200);
+        }
+        assert_eq!(
+            fleet.stats().await.metric("warmroute_picks_total", &[]),
+            2.0
+        );
+        unharmed(&mut fleet).await;
+    }
+}

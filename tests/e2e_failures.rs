@@ -1,0 +1,817 @@
+//! Endpoints that fail, clients that leave, Envoy's own answers, and clients that try to steer:
+//! what the client sees, what is counted, and that nothing stays reserved.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use support::check::{CASE_HEADER, SETTLE, decided, seen, unharmed};
+use support::client::{Answer, Call, HttpClient, Protocol, Streaming};
+use support::config::{EnvoyConfig, Mode, set};
+use support::fleet::{Fleet, FleetOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const CHAT: &str = "/v1/chat/completions";
+const ORIGINAL_DST: &str = "x-envoy-original-dst-host";
+const OVERRIDE: &str = "x-gateway-destination-endpoint";
+const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+
+fn options(mode: Mode, workers: u32) -> FleetOptions {
+    FleetOptions::new(mode, workers, 3)
+        .plugin(json!({ "explain": {"response_header": true, "log_field": true} }))
+}
+
+async fn start(mode: Mode, workers: u32) -> Fleet {
+    Fleet::start(options(mode, workers)).await
+}
+
+async fn start_adjusted(mode: Mode, plugin: Value, adjust: fn(&mut EnvoyConfig)) -> Fleet {
+    let mut options = options(mode, 1).plugin(plugin);
+    options.adjust = adjust;
+    Fleet::start(options).await
+}
+
+/// A chat of its own key, so that `prefix_hash` spreads them.
+fn chat(number: usize, stream: bool) -> Value {
+    json!({
+        "model": "tiny",
+        "messages": [{"role": "user", "content": format!("Prompt number {number}")}],
+        "max_tokens": 8,
+        "stream": stream,
+        "stream_options": if stream { json!({"include_usage": true}) } else { Value::Null },
+    })
+}
+
+fn faulty(number: usize, stream: bool, fault: &str) -> Call {
+    Call::chat(&chat(number, stream)).header("x-mock-fault", fault)
+}
+
+async fn failures(fleet: &Fleet, labels: &[(&str, &str)]) -> f64 {
+    fleet
+        .stats()
+        .await
+        .metric("warmroute_failures_total", labels)
+}
+
+/// One failure of `kind`, of the endpoint that `answer` names, and no other since `before`.
+async fn one_failure(fleet: &Fleet, before: f64, endpoint: &str, kind: &str) {
+    let begun = Instant::now();
+    loop {
+        let all = failures(fleet, &[]).await - before;
+        let this = failures(fleet, &[("endpoint", endpoint), ("kind", kind)]).await;
+        if all == 1.0 && this >= 1.0 {
+            return;
+        }
+        if all > 1.0 || begun.elapsed() > SETTLE {
+            let stats = fleet.stats().await;
+            let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
+            panic!("{all} new failures, {this} of kind {kind} at {endpoint}: {found:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Ends replica `index`; its address stays in the configuration.
+async fn kill(fleet: &mut Fleet, index: usize) -> String {
+    let dead = fleet.mocks.remove(index);
+    let address = dead.addr().to_string();
+    dead.stop().await;
+    address
+}
+
+/// The number of a chat whose first choice is `endpoint`, found with the fleet whole.
+async fn chat_for(client: &HttpClient, endpoint: &str) -> usize {
+    for number in 0..500 {
+        let answer = client.send(Call::chat(&chat(number, false))).await.unwrap();
+        if decided(&answer, "endpoint") == endpoint {
+            return number;
+        }
+    }
+    panic!("no prompt has {endpoint} as its home");
+}
+
+#[tokio::test]
+async fn f1_client_errors_are_no_reason_to_refuse_anything() {
+    for mode in Mode::STEERING {
+        let mut fleet = start(mode, 1).await;
+        let client = fleet.client(Protocol::Http1);
+        for number in 0..100 {
+            let answer = client
+                .send(faulty(number, number % 2 == 0, "status=400"))
+                .await
+                .unwrap();
+            assert_eq!(answer.status, 400);
+        }
+        for number in 0..200 {
+            let answer = client
+                .send(Call::chat(&chat(number, number % 2 == 0)))
+                .await
+                .unwrap();
+            assert_eq!(answer.status, 200, "{mode:?} {number}: {}", answer.text());
+        }
+        assert_eq!(failures(&fleet, &[]).await, 0.0);
+        unharmed(&mut fleet).await;
+    }
+}
+
+/// With a ranked list Envoy goes on to the next endpoint, and the client sees nothing of it.
+#[tokio::test]
+async fn f3_the_list_of_models_is_there_while_an_endpoint_is_down_override_host() {
+    let mut fleet = start(Mode::OverrideHost, 4).await;
+    let dead = kill(&mut fleet, 1).await;
+    let mut met = 0.0;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for _ in 0..30 {
+            let answer = client.send(Call::get("/v1/models")).await.unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(answer.json()["data"][0]["id"], "tiny");
+            met += f64::from(u8::from(decided(&answer, "endpoint") == dead));
+        }
+    }
+    let stats = fleet.stats().await;
+    assert!(met >= 1.0, "the dead endpoint was never picked");
+    assert_eq!(stats.metric("warmroute_retries_total", &[]), met);
+    assert_eq!(
+        stats.metric("warmroute_retries_total", &[("endpoint", &dead)]),
+        0.0
+    );
+    unharmed(&mut fleet).await;
+}
+
+/// Without retries, what is picked is what answers: a 503 exactly if the dead endpoint was picked,
+/// each counted, and everything else is served.
+#[tokio::test]
+async fn f3_without_failover_only_the_dead_endpoints_share_fails() {
+    for mode in [Mode::OriginalDst, Mode::FilterState] {
+        let mut fleet = start(mode, 1).await;
+        let dead = kill(&mut fleet, 1).await;
+        let client = fleet.client(Protocol::Http2);
+        let mut failed = 0.0;
+        for _ in 0..60 {
+            let answer = client.send(Call::get("/v1/models")).await.unwrap();
+            let met = decided(&answer, "endpoint") == dead;
+            assert_eq!(
+                answer.status,
+                if met { 503 } else { 200 },
+                "{}",
+                answer.text()
+            );
+            failed += f64::from(u8::from(met));
+        }
+        assert!((1.0..50.0).contains(&failed), "{failed} of 60");
+        let labels = [("kind", "unreachable"), ("endpoint", dead.as_str())];
+        assert_eq!(failures(&fleet, &labels).await, failed);
+        assert_eq!(failures(&fleet, &[]).await, failed);
+        unharmed(&mut fleet).await;
+    }
+}
+
+/// F2: the first choice is dead; the next of the list serves, and is the one that is charged.
+#[tokio::test]
+async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
+    let mut fleet = start(Mode::OverrideHost, 1).await;
+    let client = fleet.client(Protocol::Http1);
+    let victim = fleet.endpoints()[1].clone();
+    let number = chat_for(&client, &victim).await;
+    let before = fleet.stats().await;
+    assert_eq!(kill(&mut fleet, 1).await, victim);
+    // Dead connections in Envoy's pool are noticed on their own.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let answer = client
+        .send(Call::chat(&chat(number, true)).header(CASE_HEADER, "dead"))
+        .await
+        .unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(decided(&answer, "endpoint"), victim);
+    let next = decided(&answer, "ranked")
+        .split('|')
+        .nth(1)
+        .unwrap()
+        .to_owned();
+    let served = seen(&fleet, "dead");
+    assert_eq!(served.len(), 1);
+    assert_eq!(fleet.endpoints()[served[0].0], next);
+    let after = fleet.stats().await;
+    let added = |name: &str, endpoint: &str| {
+        let labels = [("endpoint", endpoint)];
+        after.metric(name, &labels) - before.metric(name, &labels)
+    };
+    assert_eq!(added("warmroute_retries_total", &next), 1.0);
+    assert_eq!(added("warmroute_output_tokens_total", &next), 8.0);
+    assert_eq!(added("warmroute_output_tokens_total", &victim), 0.0);
+
+    // While it runs, the load stands where it runs.
+    let mut running = client.open(faulty(number, true, "stall=3")).await.unwrap();
+    running.next().await.unwrap().unwrap();
+    inflight_becomes(&fleet, &[("endpoint", &next)], 1.0).await;
+    inflight_becomes(&fleet, &[("endpoint", &victim)], 0.0).await;
+    drop(running);
+    unharmed(&mut fleet).await;
+}
+
+async fn inflight_becomes(fleet: &Fleet, labels: &[(&str, &str)], wanted: f64) {
+    let begun = Instant::now();
+    loop {
+        let now = fleet
+            .stats()
+            .await
+            .metric("warmroute_inflight_requests", labels);
+        if now == wanted {
+            return;
+        }
+        assert!(
+            begun.elapsed() < SETTLE,
+            "{now} in flight {labels:?}, not {wanted}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dead_endpoint_is_a_503_where_there_is_no_failover() {
+    for mode in [Mode::OriginalDst, Mode::FilterState] {
+        let mut fleet = start(mode, 4).await;
+        let client = fleet.client(Protocol::Http1);
+        let victim = fleet.endpoints()[2].clone();
+        let number = chat_for(&client, &victim).await;
+        kill(&mut fleet, 2).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for stream in [false, true] {
+            let before = failures(&fleet, &[]).await;
+            let answer = client
+                .send(Call::chat(&chat(number, stream)))
+                .await
+                .unwrap();
+            assert_eq!(
+                (answer.status, decided(&answer, "endpoint")),
+                (503, victim.clone())
+            );
+            one_failure(&fleet, before, &victim, "unreachable").await;
+        }
+        assert_eq!(
+            fleet.stats().await.metric("warmroute_retries_total", &[]),
+            0.0
+        );
+        unharmed(&mut fleet).await;
+    }
+}
+
+/// The stream must break for the client too; `None` from `next` would be a clean end.
+async fn breaks(mut stream: Streaming) {
+    loop {
+        match stream.next().await {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => return,
+            None => panic!("a clean end"),
+        }
+    }
+}
+
+async fn broken_streams(mode: Mode, workers: u32) {
+    let mut fleet = start(mode, workers).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for (stream, fault) in [
+            (true, "reset=after:3"),
+            (true, "reset=after:0"),
+            (false, "reset=after:1"),
+        ] {
+            let before = failures(&fleet, &[]).await;
+            let answer = client.open(faulty(7, stream, fault)).await.unwrap();
+            assert_eq!(answer.status, 200);
+            let line = answer.header("x-warmroute-decision");
+            breaks(answer).await;
+            let endpoint = line
+                .split(';')
+                .find_map(|part| part.strip_prefix("endpoint="))
+                .unwrap();
+            one_failure(&fleet, before, endpoint, "broken_stream").await;
+        }
+        // Before any response, the client gets Envoy's 503.
+        let before = failures(&fleet, &[]).await;
+        let answer = client.send(faulty(7, true, "reset=headers")).await.unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        one_failure(&fleet, before, &decided(&answer, "endpoint"), "unreachable").await;
+    }
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn f6_a_broken_stream_is_broken_for_the_client_original_dst() {
+    broken_streams(Mode::OriginalDst, 4).await;
+}
+
+#[tokio::test]
+async fn f6_a_broken_stream_is_broken_for_the_client_filter_state() {
+    broken_streams(Mode::FilterState, 1).await;
+}
+
+#[tokio::test]
+async fn f6_a_broken_stream_is_broken_for_the_client_override_host() {
+    broken_streams(Mode::OverrideHost, 1).await;
+}
+
+/// The whole process goes, not one connection.
+#[tokio::test]
+async fn f6_an_endpoint_that_dies_in_mid_stream() {
+    let mut fleet = start(Mode::OverrideHost, 1).await;
+    let client = fleet.client(Protocol::Http1);
+    let victim = fleet.endpoints()[0].clone();
+    let number = chat_for(&client, &victim).await;
+    let mut answer = client.open(faulty(number, true, "stall=3")).await.unwrap();
+    answer.next().await.unwrap().unwrap();
+    kill(&mut fleet, 0).await;
+    breaks(answer).await;
+    one_failure(&fleet, 0.0, &victim, "broken_stream").await;
+    unharmed(&mut fleet).await;
+}
+
+/// What the engine says goes through as it is: compared with what it says without Envoy.
+#[tokio::test]
+async fn f7_answers_of_the_engine_pass_unchanged() {
+    for mode in Mode::STEERING {
+        let mut fleet = start(mode, 1).await;
+        for protocol in Protocol::ALL {
+            let client = fleet.client(protocol);
+            for (stream, fault, kind) in [
+                (true, "json-error", Some("stream_error")),
+                (true, "status=400", None),
+                (true, "status=404", None),
+                (false, "status=413", None),
+                (true, "status=503,retry-after=7", Some("overloaded")),
+                (false, "status=429,retry-after=1", Some("overloaded")),
+                (true, "status=500", Some("server_error")),
+                (false, "status=502", Some("server_error")),
+                (false, "error-in-stream=500", Some("server_error")),
+            ] {
+                let before = failures(&fleet, &[]).await;
+                let answer = client.send(faulty(3, stream, fault)).await.unwrap();
+                let direct = HttpClient::new(fleet.mocks[0].addr(), Protocol::Http1);
+                let direct = direct.send(faulty(3, stream, fault)).await.unwrap();
+                same(&answer, &direct, fault);
+                match kind {
+                    Some(kind) => {
+                        one_failure(&fleet, before, &decided(&answer, "endpoint"), kind).await
+                    }
+                    None => assert_eq!(failures(&fleet, &[]).await, before, "{fault}"),
+                }
+            }
+        }
+        // Nothing was tried a second time.
+        assert_eq!(
+            fleet.stats().await.metric("warmroute_retries_total", &[]),
+            0.0
+        );
+        unharmed(&mut fleet).await;
+    }
+}
+
+fn same(answer: &Answer, direct: &Answer, fault: &str) {
+    assert_eq!(answer.status, direct.status, "{fault}");
+    assert_eq!(answer.text(), direct.text(), "{fault}");
+    for name in ["content-type", "retry-after", "content-length"] {
+        assert_eq!(answer.header(name), direct.header(name), "{fault}: {name}");
+    }
+}
+
+#[tokio::test]
+async fn f9_an_error_inside_a_200_is_no_success() {
+    let mut fleet = start(Mode::OriginalDst, 1).await;
+    let client = fleet.client(Protocol::Http2);
+    for (fault, kind) in [
+        ("error-in-stream=500", "stream_error"),
+        ("error-in-stream=500,chunk=1", "stream_error"),
+        ("error-in-stream=503", "overloaded"),
+    ] {
+        let before = failures(&fleet, &[]).await;
+        let answer = client.send(faulty(1, true, fault)).await.unwrap();
+        assert_eq!(answer.status, 200);
+        assert!(answer.text().contains("\"error\""), "{}", answer.text());
+        assert!(answer.text().ends_with("data: [DONE]\n\n"));
+        one_failure(&fleet, before, &decided(&answer, "endpoint"), kind).await;
+    }
+    // Envoy merges histograms every five seconds: all four requests are in, or one.
+    client.send(Call::chat(&chat(1, true))).await.unwrap();
+    let begun = Instant::now();
+    let counts = loop {
+        let stats = fleet.stats().await;
+        let counts =
+            ["ttft", "e2e"].map(|name| stats.metric(&format!("warmroute_{name}_ms_count"), &[]));
+        if counts.iter().all(|count| *count > 0.0) || begun.elapsed() > Duration::from_secs(30) {
+            break counts;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(counts, [1.0, 1.0]);
+    unharmed(&mut fleet).await;
+}
+
+/// Where a client may leave.
+const PHASES: [&str; 5] = [
+    "body held",
+    "body passing",
+    "waiting for headers",
+    "waiting for the first event",
+    "in the stream",
+];
+
+fn leaving(phase: &str, number: usize) -> Call {
+    let halves = |body: String| {
+        let at = body.len() / 2;
+        vec![
+            Bytes::from(body[..at].to_owned()),
+            Bytes::from(body[at..].to_owned()),
+        ]
+    };
+    let late = Duration::from_secs(60);
+    match phase {
+        "body held" => Call::trickle(CHAT, halves(chat(number, true).to_string()), late),
+        "body passing" => {
+            let mut body = chat(number, true);
+            body["messages"][0]["content"] = "long ".repeat(8_000).into();
+            Call::trickle(CHAT, halves(body.to_string()), late)
+        }
+        "waiting for headers" => faulty(number, true, "delay-headers=60000"),
+        "waiting for the first event" => faulty(number, true, "delay-first=60000"),
+        _ => faulty(number, true, "stall=3"),
+    }
+}
+
+async fn clients_leave(mode: Mode, workers: u32) {
+    let options = options(mode, workers).plugin(json!({ "hold": {"max_bytes": 5_000} }));
+    let mut fleet = Fleet::start(options).await;
+    for protocol in Protocol::ALL {
+        for phase in PHASES {
+            let client = fleet.client(protocol);
+            let stays = |number: usize| {
+                let (client, call) = (client.clone(), leaving(phase, number));
+                tokio::spawn(async move {
+                    let mut answer = client.open(call).await?;
+                    while let Some(piece) = answer.next().await {
+                        piece?;
+                    }
+                    Ok::<_, String>(())
+                })
+            };
+            let tasks: Vec<_> = (0..20).map(stays).collect();
+            let expected = if phase == "body held" { 0.0 } else { 20.0 };
+            if phase == "body held" {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+            inflight_becomes(&fleet, &[], expected).await;
+            for task in &tasks {
+                assert!(!task.is_finished(), "{phase}");
+                task.abort();
+            }
+            for task in tasks {
+                let _ = task.await;
+            }
+            drop(client);
+            fleet
+                .inflight_is_zero_within(SETTLE)
+                .await
+                .unwrap_or_else(|why| panic!("{phase} over {protocol:?}: {why}"));
+        }
+    }
+    // No endpoint is to blame.
+    assert_eq!(failures(&fleet, &[]).await, 0.0);
+    unharmed(&mut fleet).await;
+}
+
+#[tokio::test]
+async fn clients_leave_in_every_phase_original_dst() {
+    clients_leave(Mode::OriginalDst, 1).await;
+}
+
+#[tokio::test]
+async fn clients_leave_in_every_phase_filter_state() {
+    clients_leave(Mode::FilterState, 4).await;
+}
+
+#[tokio::test]
+async fn clients_leave_in_every_phase_override_host() {
+    clients_leave(Mode::OverrideHost, 4).await;
+}
+
+fn short_timeout(config: &mut EnvoyConfig) {
+    let route = format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/timeout");
+    set(&mut config.0, &route, json!("0.4s")).unwrap();
+}
+
+/// An upstream timeout is the endpoint's failure: it gave no answer in time, or no end.
+#[tokio::test]
+async fn an_endpoint_that_hangs_past_the_upstream_timeout() {
+    for mode in Mode::STEERING {
+        let mut fleet = start_adjusted(mode, json!({}), short_timeout).await;
+        for protocol in Protocol::ALL {
+            let client = fleet.client(protocol);
+            let before = failures(&fleet, &[]).await;
+            let answer = client
+                .send(faulty(1, true, "delay-headers=60000"))
+                .await
+                .unwrap();
+            assert_eq!(answer.status, 504, "{}", answer.text());
+            one_failure(&fleet, before, &decided(&answer, "endpoint"), "unreachable").await;
+
+            let before = failures(&fleet, &[]).await;
+            let answer = client.open(faulty(1, true, "stall=3")).await.unwrap();
+            let line = answer.header("x-warmroute-decision");
+            breaks(answer).await;
+            let endpoint = line
+                .split(';')
+                .find_map(|part| part.strip_prefix("endpoint="))
+                .unwrap();
+            one_failure(&fleet, before, endpoint, "broken_stream").await;
+        }
+        unharmed(&mut fleet).await;
+    }
+}
+
+fn no_room(config: &mut EnvoyConfig) {
+    let limits = "/static_resources/clusters/0/circuit_breakers/thresholds/0/max_requests";
+    set(&mut config.0, limits, json!(0)).unwrap();
+}
+
+fn abort_by_another_filter(config: &mut EnvoyConfig) {
+    let filters = config
+        .0
+        .pointer_mut(&format!("{MANAGER}/http_filters"))
+        .unwrap();
+    let fault = json!({
+        "name": "envoy.filters.http.fault",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
+            "abort": {"http_status": 503, "percentage": {"numerator": 100}},
+        },
+    });
+    filters.as_array_mut().unwrap().insert(1, fault);
+}
+
+/// Envoy's own answers are nobody's failure, and nothing stays reserved.
+#[tokio::test]
+async fn answers_of_envoy_itself_blame_no_endpoint() {
+    let adjustments: [fn(&mut EnvoyConfig); 2] = [no_room, abort_by_another_filter];
+    for (index, adjust) in adjustments.into_iter().enumerate() {
+        let mut fleet = start_adjusted(Mode::STEERING[index], json!({}), adjust).await;
+        for protocol in Protocol::ALL {
+            let client = fleet.client(protocol);
+            for number in 0..10 {
+                let answer = client.send(Call::chat(&chat(number, true))).await.unwrap();
+                assert_eq!(answer.status, 503, "{}", answer.text());
+            }
+        }
+        let stats = fleet.stats().await;
+        assert_eq!(stats.metric("warmroute_picks_total", &[]), 20.0);
+        let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
+        assert!(found.is_empty(), "{found:?}");
+        unharmed(&mut fleet).await;
+    }
+}
+
+fn short_idle(config: &mut EnvoyConfig) {
+    set(
+        &mut config.0,
+        &format!("{MANAGER}/stream_idle_timeout"),
+        json!("0.4s"),
+    )
+    .unwrap();
+}
+
+/// A held body that never ends: Envoy's idle timeout answers, and nothing was ever picked.
+#[tokio::test]
+async fn a_held_request_that_times_out() {
+    let mut fleet = start_adjusted(Mode::FilterState, json!({}), short_idle).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        let answer = client.send(leaving("body held", 1)).await.unwrap();
+        assert_eq!(answer.status, 408, "{}", answer.text());
+    }
+    assert_eq!(
+        fleet.stats().await.metric("warmroute_picks_total", &[]),
+        0.0
+    );
+    unharmed(&mut fleet).await;
+}
+
+// Security.
+
+/// Listens, and counts who comes.
+async fn decoy() -> (SocketAddr, Arc<AtomicU32>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let visits = Arc::new(AtomicU32::new(0));
+    let counted = visits.clone();
+    tokio::spawn(async move {
+        while let Ok((mut visitor, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let _ = visitor
+                .write_all(
+                    b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\ndecoy",
+                )
+                .await;
+        }
+    });
+    (address, visits)
+}
+
+fn without_early_mutation(config: &mut EnvoyConfig) {
+    let manager = config
+        .0
+        .pointer_mut(MANAGER)
+        .unwrap()
+        .as_object_mut()
+        .unwrap();
+    assert!(manager.remove("early_header_mutation_extensions").is_some());
+}
+
+fn shipped(_: &mut EnvoyConfig) {}
+
+/// Calls that carry somebody's wish, in all ways that HTTP has.
+fn wishes(to: &str, case: &str) -> Vec<Call> {
+    let body = chat(5, false).to_string();
+    let starts = || {
+        [
+            Call::post(CHAT, body.clone()),
+            Call::get("/v1/models"),
+            Call::get("/server_info"),
+            Call::method("HEAD", "/"),
+            Call::post("/unknown", "{}"),
+            Call::post(CHAT, ""),
+        ]
+    };
+    let mut calls = Vec::new();
+    for name in [ORIGINAL_DST, OVERRIDE] {
+        for value in [to.to_owned(), format!("{to},{to}"), format!(" {to} , {to}")] {
+            calls.extend(starts().map(|call| call.header(name, &value)));
+        }
+        calls.extend(starts().map(|call| call.header(name, "").header(name, to).header(name, to)));
+        let connection = format!("close, {name}");
+        calls.extend(starts().map(|call| {
+            call.header(name, to)
+                .header("x-forwarded-host", &connection)
+        }));
+    }
+    calls.extend(starts().map(|call| call.header(ORIGINAL_DST, to).header(OVERRIDE, to)));
+    let halves = || {
+        vec![
+            Bytes::from(body[..20].to_owned()),
+            Bytes::from(body[20..].to_owned()),
+        ]
+    };
+    let to: &'static str = to.to_owned().leak();
+    for name in [ORIGINAL_DST, OVERRIDE] {
+        let call = Call::trickle(CHAT, halves(), Duration::from_millis(5));
+        calls.push(call.trailer(name, to).header(name, to));
+    }
+    calls
+        .into_iter()
+        .map(|call| call.header(CASE_HEADER, case))
+        .collect()
+}
+
+/// Header names in mixed case, which only HTTP/1.1 can carry.
+async fn mixed_case(envoy: SocketAddr, to: &str) -> String {
+    let body = chat(5, false).to_string();
+    let mut stream = TcpStream::connect(envoy).await.unwrap();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: a\r\nX-Envoy-Original-Dst-Host: {to}\r\nX-ENVOY-ORIGINAL-DST-HOST: {to}\r\n\
+         X-Gateway-Destination-Endpoint: {to}\r\nx-gateway-destination-ENDPOINT:{to}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Whatever a client writes: nobody but members is reached, and the choice stays the filter's.
+async fn clients_cannot_steer(mode: Mode, other_paths: &str, adjust: fn(&mut EnvoyConfig)) {
+    let (decoy, visits) = decoy().await;
+    let mut fleet = start_adjusted(mode, json!({ "other_paths": other_paths }), adjust).await;
+    let admin = fleet.envoy.admin;
+    let honest = fleet
+        .client(Protocol::Http1)
+        .send(Call::chat(&chat(5, false)))
+        .await
+        .unwrap();
+    let home = decided(&honest, "endpoint");
+    let member = fleet
+        .endpoints()
+        .into_iter()
+        .find(|endpoint| *endpoint != home)
+        .unwrap();
+    let targets = [decoy.to_string(), admin.to_string(), member.clone()];
+    for (to, protocol) in targets
+        .iter()
+        .flat_map(|to| Protocol::ALL.map(|protocol| (to, protocol)))
+    {
+        let client = fleet.client(protocol);
+        for call in wishes(to, "wish") {
+            let shown = format!("{call:?}");
+            let answer = client
+                .send(call)
+                .await
+                .unwrap_or_else(|why| panic!("{shown}: {why}"));
+            let text = answer.text();
+            assert!(
+                text != "decoy" && !text.contains("hot_restart_version"),
+                "{shown}: {text}"
+            );
+            if text.contains("chat.completion") {
+                assert_eq!(decided(&answer, "endpoint"), home, "{shown}");
+            }
+        }
+    }
+    for to in &targets {
+        let answer = mixed_case(fleet.envoy.listener, to).await;
+        assert!(answer.contains(&format!("endpoint={home};")), "{answer}");
+        assert!(answer.contains("chat.completion"), "{answer}");
+    }
+    assert_eq!(visits.load(Ordering::Relaxed), 0, "the decoy was visited");
+    steering_headers_name_members(&fleet, mode);
+    chats_went_home(&fleet, &home);
+    unharmed(&mut fleet).await;
+}
+
+/// What came out at the other side: at most one steering header, and it is ours.
+fn steering_headers_name_members(fleet: &Fleet, mode: Mode) {
+    let ours = match mode {
+        Mode::OriginalDst => ORIGINAL_DST,
+        Mode::OverrideHost => OVERRIDE,
+        // In this mode no header steers, whatever it says.
+        _ => return,
+    };
+    for (_, request) in seen(fleet, "wish") {
+        let copies: Vec<_> = request
+            .headers
+            .iter()
+            .filter(|(name, _)| name == ours)
+            .collect();
+        assert!(copies.len() <= 1, "{copies:?}");
+        for (_, value) in copies {
+            let value = String::from_utf8_lossy(value);
+            for named in value.split(',') {
+                assert!(
+                    fleet.endpoints().iter().any(|endpoint| endpoint == named),
+                    "{value}"
+                );
+            }
+        }
+    }
+}
+
+fn chats_went_home(fleet: &Fleet, home: &str) {
+    let requests = seen(fleet, "wish");
+    let chats = requests
+        .iter()
+        .filter(|(_, request)| request.path == CHAT && request.body_len > 0);
+    let mut count = 0;
+    for (replica, _) in chats {
+        assert_eq!(fleet.endpoints()[*replica], home);
+        count += 1;
+    }
+    assert!(count >= 3 * 2 * 13, "{count} chats arrived");
+}
+
+#[tokio::test]
+async fn clients_cannot_steer_original_dst() {
+    clients_cannot_steer(Mode::OriginalDst, "pick", shipped).await;
+    clients_cannot_steer(Mode::OriginalDst, "pass", shipped).await;
+}
+
+#[tokio::test]
+async fn clients_cannot_steer_past_the_filter_alone_original_dst() {
+    clients_cannot_steer(Mode::OriginalDst, "pick", without_early_mutation).await;
+    clients_cannot_steer(Mode::OriginalDst, "pass", without_early_mutation).await;
+}
+
+#[tokio::test]
+async fn clients_cannot_steer_filter_state() {
+    clients_cannot_steer(Mode::FilterState, "pick", shipped).await;
+    clients_cannot_steer(Mode::FilterState, "pass", without_early_mutation).await;
+}
+
+#[tokio::test]
+async fn clients_cannot_steer_override_host() {
+    clients_cannot_steer(Mode::OverrideHost, "pick", shipped).await;
+    clients_cannot_steer(Mode::OverrideHost, "pass", shipped).await;
+}
+
+#[tokio::test]
+async fn clients_cannot_steer_past_the_filter_alone_override_host() {
+    clients_cannot_steer(Mode::OverrideHost, "pick", without_early_mutation).await;
+    clients_cannot_steer(Mode::OverrideHost, "pass", without_early_mutation).await;
+}

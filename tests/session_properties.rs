@@ -1,0 +1,689 @@
+//! Sessions under any sequence of inputs: several streams on several VMs that share one store, in
+//! any order, with any bytes. A naive twin keeps the books by hand: what each stream reserved, where
+//! it is charged now, and whether its prompt still counts. The ledger must agree after every step.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use warmroute::balancer::Balancer;
+use warmroute::config::{Config, SteeringMode};
+use warmroute::endpoint::EndpointId;
+use warmroute::policy::Load;
+use warmroute::session::{Effects, Event, Flow, Input, Moment, Rest, Session, StreamView};
+use warmroute::state::ledger::SLOT_TTL_MS;
+use warmroute::state::memory::MemoryStore;
+use warmroute::state::{Store, StoreError, Version};
+use warmroute::steer::{ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
+
+const STREAMS: usize = 6;
+const VMS: usize = 3;
+
+/// What a stream tells a session that asks.
+#[derive(Clone, Debug)]
+struct Script {
+    request: Vec<(&'static str, Vec<u8>)>,
+    response: Vec<(&'static str, Vec<u8>)>,
+    upstream: Option<Vec<u8>>,
+    attempts: Option<u64>,
+    details: Option<Vec<u8>>,
+}
+
+fn first(headers: &[(&'static str, Vec<u8>)], name: &str) -> Option<Vec<u8>> {
+    let found = headers.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| value.clone())
+}
+
+/// A script at one moment.
+struct At<'a>(&'a Script, u64);
+
+impl StreamView for At<'_> {
+    fn now_us(&self) -> u64 {
+        self.1
+    }
+    fn request_header(&self, name: &str) -> Option<Vec<u8>> {
+        first(&self.0.request, name)
+    }
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        first(&self.0.response, name)
+    }
+    fn upstream_address(&self) -> Option<Vec<u8>> {
+        self.0.upstream.clone()
+    }
+    fn attempts(&self) -> Option<u64> {
+        self.0.attempts
+    }
+    fn response_details(&self) -> Option<Vec<u8>> {
+        self.0.details.clone()
+    }
+}
+
+/// [`Input`] with bytes of its own.
+#[derive(Clone, Debug)]
+enum Happening {
+    RequestHeaders(bool),
+    RequestBody(Vec<u8>, bool),
+    RequestTrailers,
+    Watchdog,
+    ResponseHeaders(bool),
+    ResponseBody(Vec<u8>, bool),
+    ResponseTrailers,
+    Closed,
+}
+
+fn rest(end: bool) -> Rest {
+    if end { Rest::End } else { Rest::Open }
+}
+
+impl Happening {
+    fn input(&self) -> Input<'_> {
+        match self {
+            Self::RequestHeaders(end) => Input::RequestHeaders(rest(*end)),
+            Self::RequestBody(bytes, end) => Input::RequestBody(bytes, rest(*end)),
+            Self::RequestTrailers => Input::RequestTrailers,
+            Self::Watchdog => Input::Watchdog,
+            Self::ResponseHeaders(end) => Input::ResponseHeaders(rest(*end)),
+            Self::ResponseBody(bytes, end) => Input::ResponseBody(bytes, rest(*end)),
+            Self::ResponseTrailers => Input::ResponseTrailers,
+            Self::Closed => Input::Closed,
+        }
+    }
+}
+
+/// One step of the world.
+#[derive(Clone, Debug)]
+enum Step {
+    Happens(usize, Happening),
+    /// The clock moves, back too; then every VM ticks.
+    Clock(i64),
+    Tick(usize),
+    /// The VM is gone with its streams, and a new one takes its place.
+    Dies(usize),
+    /// The store refuses everything, or works again.
+    StoreWorks(bool),
+}
+
+/// A store that can be switched off.
+#[derive(Default)]
+struct Switched {
+    inner: MemoryStore,
+    off: Cell<bool>,
+}
+
+impl Store for Switched {
+    fn get(&self, key: &str) -> Option<(Vec<u8>, Version)> {
+        (!self.off.get()).then(|| self.inner.get(key)).flatten()
+    }
+    fn replace(&self, key: &str, value: &[u8], expected: Version) -> Result<(), StoreError> {
+        if self.off.get() {
+            return Err(StoreError::Unavailable);
+        }
+        self.inner.replace(key, value, expected)
+    }
+    fn put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        if self.off.get() {
+            return Err(StoreError::Unavailable);
+        }
+        self.inner.put(key, value)
+    }
+}
+
+/// What a stream holds, by the twin's books.
+#[derive(Clone, Debug, PartialEq)]
+struct Held {
+    pool: String,
+    endpoint: String,
+    load: Load,
+}
+
+/// One stream and what was seen of it.
+struct Stream {
+    vm: usize,
+    session: Session,
+    script: Script,
+    held: Option<Held>,
+    steers: u32,
+    picks: u32,
+    parses: u32,
+    answers: u32,
+    failures: u32,
+}
+
+struct World {
+    store: Switched,
+    vms: Vec<Balancer>,
+    born: u64,
+    configs: Vec<Rc<Config>>,
+    streams: Vec<Stream>,
+    now_us: u64,
+    /// The latest that the clock ever showed.
+    latest_us: u64,
+    random: u64,
+    /// The shared rows are what they should be; not while the store is off, or before the ticks
+    /// that follow a jump of the clock.
+    settled: bool,
+}
+
+impl World {
+    fn new(configs: Vec<Rc<Config>>, scripts: Vec<Script>) -> Self {
+        let streams = scripts
+            .into_iter()
+            .enumerate()
+            .map(|(index, script)| Stream {
+                vm: index % VMS,
+                session: Session::default(),
+                script,
+                held: None,
+                steers: 0,
+                picks: 0,
+                parses: 0,
+                answers: 0,
+                failures: 0,
+            });
+        let mut world = Self {
+            store: Switched::default(),
+            vms: Vec::new(),
+            born: 0,
+            streams: streams.collect(),
+            configs,
+            now_us: 1_800_000_000_000_000,
+            latest_us: 0,
+            random: 7,
+            settled: true,
+        };
+        for vm in 0..VMS {
+            let balancer = world.balancer(vm);
+            world.vms.push(balancer);
+        }
+        world
+    }
+
+    fn balancer(&mut self, vm: usize) -> Balancer {
+        self.born += 1;
+        Balancer::new(self.configs[vm % self.configs.len()].clone(), self.born)
+    }
+
+    fn step(&mut self, step: &Step) -> TestCaseResult {
+        self.latest_us = self.latest_us.max(self.now_us);
+        match step {
+            Step::Happens(stream, happening) => {
+                self.happens(*stream, happening)?;
+                self.now_us += 1_000;
+            }
+            Step::Clock(by_ms) => {
+                self.now_us = self.now_us.saturating_add_signed(by_ms * 1_000);
+                self.settle();
+            }
+            Step::Tick(vm) => {
+                let now_ms = self.now_us / 1_000;
+                self.vms[*vm].tick(&self.store, now_ms);
+            }
+            Step::Dies(vm) => {
+                self.vms[*vm] = self.balancer(*vm);
+                for stream in self.streams.iter_mut().filter(|stream| stream.vm == *vm) {
+                    stream.held = None;
+                    stream.session = Session::default();
+                    (stream.steers, stream.picks, stream.parses) = (0, 0, 0);
+                    (stream.answers, stream.failures) = (0, 0);
+                }
+                self.outlive_the_dead();
+            }
+            Step::StoreWorks(works) => {
+                self.store.off.set(!works);
+                self.outlive_the_dead();
+            }
+        }
+        self.books_agree()
+    }
+
+    /// The living tick while the time of the dead runs out. It counts from the last heartbeat, which
+    /// lies in the future if the clock was set back.
+    fn outlive_the_dead(&mut self) {
+        let until_us = self.latest_us + (SLOT_TTL_MS + 1) * 1_000;
+        while self.now_us <= until_us {
+            self.now_us += SLOT_TTL_MS * 1_000 / 3;
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        let now_ms = self.now_us / 1_000;
+        for vm in &mut self.vms {
+            vm.tick(&self.store, now_ms);
+        }
+        self.settled = !self.store.off.get();
+    }
+
+    fn happens(&mut self, index: usize, happening: &Happening) -> TestCaseResult {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let stream = &mut self.streams[index];
+        let balancer = &mut self.vms[stream.vm];
+        let was_open = stream.session.is_holding() || stream.held.is_some();
+        let config = balancer.config().clone();
+        stream.expect(&config, happening);
+        let view = At(&stream.script, self.now_us);
+        let moment = Moment::new(&self.store, self.random, &view);
+        let effects = stream.session.handle(balancer, &moment, happening.input());
+        stream.took(&config, &effects, was_open)
+    }
+
+    fn books_agree(&self) -> TestCaseResult {
+        for stream in &self.streams {
+            prop_assert_eq!(stream.session.is_in_flight(), stream.held.is_some());
+        }
+        if !self.settled || self.store.off.get() {
+            return Ok(());
+        }
+        let names: BTreeMap<String, EndpointId> = self
+            .vms
+            .iter()
+            .flat_map(|vm| vm.endpoints())
+            .map(|(id, endpoint)| (endpoint.name().to_owned(), id))
+            .collect();
+        let mut expected: BTreeMap<EndpointId, Load> = BTreeMap::new();
+        for held in self
+            .streams
+            .iter()
+            .filter_map(|stream| stream.held.as_ref())
+        {
+            expected
+                .entry(names[&held.endpoint])
+                .or_default()
+                .add(held.load);
+        }
+        let mut totals = self.vms[0].totals(&self.store);
+        totals.retain(|_, load| !load.is_zero());
+        prop_assert_eq!(totals, expected);
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// Changes the books as the input should, before the session sees it.
+    fn expect(&mut self, config: &Config, happening: &Happening) {
+        let Some(held) = &mut self.held else { return };
+        match happening {
+            Happening::ResponseHeaders(_) => {
+                let served = self.script.upstream.clone().unwrap_or_default();
+                let served = String::from_utf8(served).unwrap_or_default();
+                if config.steering == SteeringMode::OverrideHost
+                    && members(config, &held.pool).contains(&served)
+                {
+                    held.endpoint = served;
+                }
+            }
+            Happening::ResponseBody(bytes, false) if !bytes.is_empty() => {
+                held.load.prefill_tokens = 0;
+            }
+            _ => {}
+        }
+        let ended = matches!(
+            happening,
+            Happening::ResponseHeaders(true)
+                | Happening::ResponseBody(_, true)
+                | Happening::ResponseTrailers
+                | Happening::Closed
+        );
+        if ended {
+            self.held = None;
+        }
+    }
+
+    /// Checks what came of the input.
+    fn took(&mut self, config: &Config, effects: &Effects, was_open: bool) -> TestCaseResult {
+        prop_assert!(effects.flow == Flow::Continue || self.session.is_holding());
+        for event in &effects.events {
+            match event {
+                Event::Parsed(_) => self.parses += 1,
+                Event::Picked { .. } => self.picks += 1,
+                Event::Answered(_) => self.answers += 1,
+                Event::Failed { .. } => self.failures += 1,
+                Event::Retried { .. } | Event::WatchdogFired => {}
+            }
+        }
+        if let Some(steer) = &effects.steer {
+            self.steers += 1;
+            self.steered(config, steer, effects.log_field.as_deref())?;
+        }
+        prop_assert!(
+            self.steers <= 1 && self.picks == self.steers,
+            "{} steers, {} picks",
+            self.steers,
+            self.picks
+        );
+        prop_assert!(self.parses <= 1 && self.answers <= 1 && self.failures <= 1);
+        prop_assert!(effects.response_header.is_none() || was_open);
+        if let Some(line) = effects
+            .log_field
+            .iter()
+            .chain(&effects.response_header)
+            .next()
+        {
+            prop_assert!(
+                line.bytes().all(|byte| (0x20..0x7f).contains(&byte)),
+                "{}",
+                line
+            );
+        }
+        Ok(())
+    }
+
+    fn steered(&mut self, config: &Config, steer: &Steer, line: Option<&str>) -> TestCaseResult {
+        let line = line.expect("the explanation is on");
+        let field = |name: &str| {
+            let found = line.split(';').find_map(|field| field.strip_prefix(name));
+            found
+                .unwrap_or_else(|| panic!("no {name} in {line}"))
+                .to_owned()
+        };
+        let pool = field("pool=");
+        let list = match (config.steering, steer) {
+            (SteeringMode::OriginalDst, Steer::Header { name, value }) => {
+                prop_assert_eq!(*name, ORIGINAL_DST_HEADER);
+                prop_assert!(!value.contains(','));
+                value
+            }
+            (SteeringMode::OverrideHost, Steer::Header { name, value }) => {
+                prop_assert_eq!(*name, OVERRIDE_HOST_HEADER);
+                value
+            }
+            (SteeringMode::FilterState, Steer::FilterState { value }) => value,
+            (mode, steer) => panic!("{steer:?} in mode {mode:?}"),
+        };
+        let members = members(config, &pool);
+        let named: Vec<&str> = list.split(',').collect();
+        for endpoint in &named {
+            prop_assert!(
+                members.iter().any(|member| member == endpoint),
+                "{} is no member",
+                endpoint
+            );
+        }
+        prop_assert_eq!(field("endpoint="), named[0]);
+        let cost = field("cost=");
+        let (prefill, decode) = cost.split_once('+').unwrap();
+        self.held = Some(Held {
+            pool,
+            endpoint: named[0].to_owned(),
+            load: Load {
+                requests: 1,
+                prefill_tokens: prefill.parse().unwrap(),
+                decode_tokens: decode.parse().unwrap(),
+            },
+        });
+        Ok(())
+    }
+}
+
+fn members(config: &Config, pool: &str) -> Vec<String> {
+    let pools = config.pools.iter().filter(|known| known.name == pool);
+    pools
+        .flat_map(|pool| pool.pool.endpoints())
+        .map(|endpoint| endpoint.name().to_owned())
+        .collect()
+}
+
+// What is drawn.
+
+fn policy() -> impl Strategy<Value = Value> {
+    prop::sample::select(vec![
+        json!({"name": "round_robin"}),
+        json!({"name": "random"}),
+        json!({"name": "weighted_round_robin"}),
+        json!({"name": "least_request"}),
+        json!({"name": "least_outstanding_tokens"}),
+        json!({"name": "power_of_two", "load": "tokens"}),
+        json!({"name": "power_of_two", "load": "kv"}),
+        json!({"name": "consistent_hash", "keys": [{"header": "x-session-id"}, {"cookie": "sid"}, {"body": "user"}]}),
+        json!({"name": "prefix_hash"}),
+        json!({"name": "prefix_hash", "bound": "requests", "load_factor": 1.0}),
+    ])
+}
+
+fn endpoints(first: usize, count: usize) -> Value {
+    let all = (first..first + count).map(|index| {
+        let models = if index % 3 == 0 { json!(["tiny", "lora-a"]) } else { json!([]) };
+        json!({"address": format!("10.0.0.{}:80", index + 1), "weight": 1 + index % 2, "models": models})
+    });
+    Value::Array(all.collect())
+}
+
+/// A configuration for each of two kinds of VM: pools that overlap, as during a change of the pool.
+fn configs() -> impl Strategy<Value = Vec<Rc<Config>>> {
+    let one = (
+        policy(),
+        policy(),
+        0..3_usize,
+        1..4_usize,
+        1..3_usize,
+        any::<bool>(),
+    );
+    let steering = prop::sample::select(vec!["original_dst", "filter_state", "override_host"]);
+    (steering, prop::collection::vec(one, 2), any::<bool>()).prop_map(|(steering, kinds, pass)| {
+        let parsed = kinds.into_iter().map(|(main, other, from, count, others, small)| {
+            let text = json!({
+                "steering": steering,
+                "pools": [
+                    {"name": "main", "policy": main, "endpoints": endpoints(from, count)},
+                    {"name": "other", "models": ["lora-b"], "policy": other, "endpoints": endpoints(from + 2, others)},
+                ],
+                "hold": {"max_bytes": if small { 40 } else { 1_000_000 }},
+                "explain": {"response_header": true, "log_field": true},
+                "other_paths": if pass { "pass" } else { "pick" },
+            });
+            Rc::new(Config::parse(text.to_string().as_bytes()).unwrap())
+        });
+        parsed.collect()
+    })
+}
+
+fn words(choices: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => prop::sample::select(choices).prop_map(|word| word.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..20),
+    ]
+}
+
+fn header(
+    name: &'static str,
+    choices: &'static [&'static str],
+) -> impl Strategy<Value = Vec<(&'static str, Vec<u8>)>> {
+    prop::option::weighted(0.8, words(choices))
+        .prop_map(move |value| value.map(|value| (name, value)).into_iter().collect())
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    let request = (
+        header(
+            ":method",
+            &["POST", "POST", "POST", "GET", "HEAD", "OPTIONS"],
+        ),
+        header(
+            ":path",
+            &[
+                "/v1/chat/completions",
+                "/v1/chat/completions?beta=true",
+                "/v1/completions",
+                "/v1/responses",
+                "/v1/messages",
+                "/v1/models",
+                "/",
+                "",
+            ],
+        ),
+        header(
+            "content-length",
+            &[
+                "0",
+                "5",
+                "18446744073709551615",
+                "99999999999999999999",
+                "-1",
+                "1e3",
+            ],
+        ),
+        prop::option::weighted(0.1, Just(("content-encoding", b"gzip".to_vec()))),
+        header("x-session-id", &["a", "b"]),
+        header("cookie", &["sid=a", "sid=", "=;sid;; sid = b", "other=1"]),
+    );
+    let response = (
+        header(
+            ":status",
+            &[
+                "200", "200", "200", "400", "429", "500", "503", "504", "0", "65536",
+            ],
+        ),
+        header(
+            "content-type",
+            &[
+                "text/event-stream",
+                "text/event-stream; charset=utf-8",
+                "application/json",
+                "text/plain",
+            ],
+        ),
+        prop::option::weighted(0.1, Just(("content-encoding", b"br".to_vec()))),
+    );
+    let upstream = prop::option::of(words(&[
+        "10.0.0.1:80",
+        "10.0.0.2:80",
+        "10.0.0.3:80",
+        "10.0.0.4:80",
+        "127.0.0.1:9901",
+        "10.0.0.1",
+    ]));
+    let attempts = prop::sample::select(vec![None, Some(0), Some(1), Some(2), Some(u64::MAX)]);
+    let details = prop::option::of(words(&[
+        "via_upstream",
+        "upstream_reset_before_response_started{connection_failure}",
+        "upstream_reset_after_response_started{connection_termination}",
+        "no_healthy_upstream",
+        "downstream_remote_disconnect",
+    ]));
+    (request, response, upstream, attempts, details).prop_map(
+        |(request, response, upstream, attempts, details)| {
+            let (method, path, length, request_encoding, session, cookie) = request;
+            let (status, content_type, encoding) = response;
+            Script {
+                request: [method, path, length, session, cookie]
+                    .into_iter()
+                    .flatten()
+                    .chain(request_encoding)
+                    .collect(),
+                response: [status, content_type]
+                    .into_iter()
+                    .flatten()
+                    .chain(encoding)
+                    .collect(),
+                upstream,
+                attempts,
+                details,
+            }
+        },
+    )
+}
+
+fn request_bytes() -> impl Strategy<Value = Vec<u8>> {
+    words(&[
+        "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}",
+        "{\"model\":\"lora-b\",\"prompt\":[[1,2],[3]],\"n\":4294967296,\"max_tokens\":5.0}",
+        "{\"model\":\"nobody\",\"user\":\"bob\",\"messages\":[",
+        "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"},{\"type\":\"text\",\"text\":\"\\ud800\"}]}",
+        "]}",
+        "{\"max_tokens\":-1e999,\"model\":null",
+        "[[[[[[[[[[[[[[[[[[[[[[[[[",
+        "",
+    ])
+}
+
+fn response_bytes() -> impl Strategy<Value = Vec<u8>> {
+    words(&[
+        "data: {\"choices\":[{\"text\":\"Hi\"}]}\n\n",
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":18446744073709551615,\"prompt_tokens_details\":{\"cached_tokens\":null}}}\n\n",
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n",
+        "data: {\"error\":{\"code\":503}}\n\n",
+        "data: {\"error\":{\"code\":99999999999}}\r\n\r\n",
+        "data: [DONE]\n\n",
+        "{\"usage\":{\"prompt_tokens\":1e400}}",
+        "data: {\"cho",
+        "",
+    ])
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        5 => prop::bool::weighted(0.2).prop_map(Happening::RequestHeaders),
+        6 => (request_bytes(), prop::bool::weighted(0.5)).prop_map(|(bytes, end)| Happening::RequestBody(bytes, end)),
+        1 => Just(Happening::RequestTrailers),
+        1 => Just(Happening::Watchdog),
+        3 => prop::bool::weighted(0.1).prop_map(Happening::ResponseHeaders),
+        4 => (response_bytes(), prop::bool::weighted(0.2)).prop_map(|(bytes, end)| Happening::ResponseBody(bytes, end)),
+        1 => Just(Happening::ResponseTrailers),
+        1 => Just(Happening::Closed),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        60 => (0..STREAMS, happening()).prop_map(|(stream, happening)| Step::Happens(stream, happening)),
+        2 => (-20_000..60_000_i64).prop_map(Step::Clock),
+        3 => (0..VMS).prop_map(Step::Tick),
+        1 => (0..VMS).prop_map(Step::Dies),
+        2 => prop::bool::weighted(0.7).prop_map(Step::StoreWorks),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_keeps_the_books(
+        configs in configs(),
+        scripts in prop::collection::vec(script(), STREAMS),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let mut world = World::new(configs, scripts);
+        for step in &steps {
+            world.step(step)?;
+        }
+        world.step(&Step::StoreWorks(true))?;
+        for stream in 0..STREAMS {
+            world.step(&Step::Happens(stream, Happening::Closed))?;
+            // Whatever still comes after the end changes nothing.
+            world.step(&Step::Happens(stream, Happening::ResponseBody(b"late".to_vec(), true)))?;
+        }
+        for load in world.vms[0].totals(&world.store).values() {
+            prop_assert!(load.is_zero(), "left: {:?}", load);
+        }
+    }
+
+    /// A request that is let go without a destination has lost the client's own.
+    #[test]
+    fn what_passes_unsteered_names_no_destination(configs in configs(), script in script(), end in any::<bool>()) {
+        let mut world = World::new(configs, vec![script]);
+        let config = world.vms[0].config().clone();
+        let stream = &mut world.streams[0];
+        let view = At(&stream.script, world.now_us);
+        let moment = Moment::new(&world.store, 1, &view);
+        let effects = stream.session.handle(&mut world.vms[0], &moment, Input::RequestHeaders(rest(end)));
+        if effects.flow == Flow::Continue && effects.steer.is_none() {
+            let expected = match config.steering {
+                SteeringMode::OriginalDst => Some(ORIGINAL_DST_HEADER),
+                SteeringMode::OverrideHost => Some(OVERRIDE_HOST_HEADER),
+                SteeringMode::FilterState => None,
+            };
+            prop_assert_eq!(effects.remove_request_header, expected);
+        }
+    }
+}
