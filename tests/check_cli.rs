@@ -98,7 +98,7 @@ fn envoy(filters: &[Value]) -> Value {
                 {"remove": "x-envoy-original-dst-host"},
                 {"remove": "x-gateway-destination-endpoint"},
             ]}}],
-            "route_config": {"virtual_hosts": [{"routes": [
+            "route_config": {"virtual_hosts": [{"request_body_buffer_limit": 4_194_304, "routes": [
                 {"match": {"prefix": "/"}, "route": {"cluster": "vllm", "timeout": "0s"}},
             ]}]},
             "http_filters": filters,
@@ -126,6 +126,7 @@ fn changed(mut envoy: Value, pointer: &str, key: &str, value: Value) -> Value {
 
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 const CONFIG: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+const HOST: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0";
 const ROUTE: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes/0/route";
 
 /// The warnings about a document, without the place.
@@ -505,4 +506,51 @@ fn two_filters_of_one_name_are_warned_of() {
             "shares its name `another` with the filter at {second}: Envoy may take one's configuration for the other's"
         )]
     );
+}
+
+#[test]
+fn bodies_that_envoy_would_refuse_are_warned_of() {
+    let holding = |max_bytes: u64, limit: Value| {
+        let plugin =
+            json!({"endpoints": [{"address": "10.0.0.1:8000"}], "hold": {"max_bytes": max_bytes}});
+        changed(
+            envoy(&[filter(&plugin)]),
+            HOST,
+            "request_body_buffer_limit",
+            limit,
+        )
+    };
+    let warning = |needed: u64| {
+        [format!(
+            "bodies may be refused with 413: set request_body_buffer_limit on the virtual host to at least {needed}, that is hold.max_bytes and what comes in one read (per_connection_buffer_limit_bytes)"
+        )]
+    };
+    assert_eq!(
+        warnings("hold.json", &holding(1_000, json!(1_049_576))),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        warnings("hold.json", &holding(1_000, json!(1_049_575))),
+        warning(1_049_576)
+    );
+    assert_eq!(
+        warnings("hold.json", &holding(1_000_000, Value::Null)),
+        warning(2_048_576)
+    );
+    let small_reads = changed(
+        holding(40_000, json!(72_768)),
+        "/static_resources/listeners/0",
+        "per_connection_buffer_limit_bytes",
+        json!(32_768),
+    );
+    assert_eq!(warnings("hold.json", &small_reads), Vec::<String>::new());
+    let turns =
+        json!({"endpoints": [{"address": "10.0.0.1:8000"}], "policy": {"name": "round_robin"}});
+    let unlimited = changed(
+        envoy(&[filter(&turns)]),
+        HOST,
+        "request_body_buffer_limit",
+        Value::Null,
+    );
+    assert_eq!(warnings("hold.json", &unlimited), Vec::<String>::new());
 }

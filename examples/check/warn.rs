@@ -12,6 +12,7 @@ use warmroute::steer::{ORIGINAL_DST_HEADER, forbidden_header};
 pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(body_unseen(found, config));
+    warnings.extend(bodies_refused(documents, found, config));
     warnings.extend(open_without_destination(found, config));
     warnings.extend(client_may_steer(documents, found, config));
     warnings.extend(answers_cut(documents, found));
@@ -20,10 +21,13 @@ pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Confi
     warnings
 }
 
+fn reads_body(config: &Config) -> bool {
+    Balancer::new(Rc::new(config.clone()), 1).reads_body()
+}
+
 fn body_unseen(found: &Found, config: &Config) -> Option<String> {
-    let reads_body = Balancer::new(Rc::new(config.clone()), 1).reads_body();
     let flag = get(&found.body, "allow_on_headers_stop_iteration");
-    if !reads_body || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
+    if !reads_body(config) || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
         return None;
     }
     let wait_ms = config.watchdog_ms;
@@ -36,6 +40,35 @@ fn body_unseen(found: &Found, config: &Config) -> Option<String> {
             "this needs the body, which a WasmPlugin cannot hold: every request waits {wait_ms} ms \
              and then goes by load alone; use an EnvoyFilter"
         ),
+    })
+}
+
+/// What the filter holds, and what then comes in one read, Envoy must be able to buffer; else it
+/// refuses the request. Known only where the virtual hosts stand in the file.
+fn bodies_refused(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
+    const DEFAULT_READ_BYTES: u64 = 1 << 20;
+    const KEY: &str = "request_body_buffer_limit";
+    let hosts = down(
+        manager(documents, &found.path)?,
+        &["route_config", "virtual_hosts"],
+    )?;
+    let read_bytes = enclosing(documents, &found.path, "filter_chains")
+        .and_then(|listener| get(listener, "per_connection_buffer_limit_bytes")?.as_u64())
+        .unwrap_or(DEFAULT_READ_BYTES);
+    let needed_bytes = config.hold_max_bytes.saturating_add(read_bytes);
+    let fits = |host: &Value| {
+        let limits: Vec<u64> = walk(std::slice::from_ref(host))
+            .into_iter()
+            .filter_map(|(_, value)| get(value, KEY)?.as_u64())
+            .collect();
+        !limits.is_empty() && limits.iter().all(|limit| *limit >= needed_bytes)
+    };
+    (reads_body(config) && !hosts.as_array()?.iter().all(fits)).then(|| {
+        format!(
+            "bodies may be refused with 413: set {KEY} on the virtual host to at least \
+             {needed_bytes}, that is hold.max_bytes and what comes in one read \
+             (per_connection_buffer_limit_bytes)"
+        )
     })
 }
 
@@ -77,10 +110,15 @@ fn client_may_steer(documents: &[Value], found: &Found, config: &Config) -> Opti
 
 /// The connection manager that holds the filter.
 fn manager<'a>(documents: &'a [Value], path: &[Step]) -> Option<&'a Value> {
+    enclosing(documents, path, "http_filters")
+}
+
+/// The innermost object around `path` that has a member of this name.
+fn enclosing<'a>(documents: &'a [Value], path: &[Step], member: &str) -> Option<&'a Value> {
     (0..path.len())
         .rev()
         .filter_map(|depth| at(documents, path.get(..depth)?))
-        .find(|value| get(value, "http_filters").is_some())
+        .find(|value| get(value, member).is_some())
 }
 
 fn answers_cut(documents: &[Value], found: &Found) -> Option<String> {
