@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use support::check::{CASE_HEADER, SETTLE, decided, seen, unharmed};
+use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, seen, unharmed};
 use support::client::{Answer, Call, HttpClient, Protocol, Streaming};
 use support::config::{EnvoyConfig, Mode, set};
 use support::fleet::{Fleet, FleetOptions};
@@ -58,28 +58,26 @@ fn faulty(number: usize, stream: bool, fault: &str) -> Call {
 }
 
 async fn failures(fleet: &Fleet, labels: &[(&str, &str)]) -> f64 {
-    fleet
-        .stats()
+    at_rest(fleet)
         .await
         .metric("warmroute_failures_total", labels)
 }
 
 /// One failure of `kind`, of the endpoint that `answer` names, and no other since `before`.
 async fn one_failure(fleet: &Fleet, before: f64, endpoint: &str, kind: &str) {
-    let begun = Instant::now();
-    loop {
-        let all = failures(fleet, &[]).await - before;
-        let this = failures(fleet, &[("endpoint", endpoint), ("kind", kind)]).await;
-        if all == 1.0 && this >= 1.0 {
-            return;
-        }
-        if all > 1.0 || begun.elapsed() > SETTLE {
-            let stats = fleet.stats().await;
-            let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
-            panic!("{all} new failures, {this} of kind {kind} at {endpoint}: {found:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    becomes(fleet, "warmroute_failures_total", &[], before + 1.0).await;
+    let labels = [("endpoint", endpoint), ("kind", kind)];
+    let stats = at_rest(fleet).await;
+    let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
+    assert_eq!(
+        stats.metric("warmroute_failures_total", &[]),
+        before + 1.0,
+        "{found:?}"
+    );
+    assert!(
+        stats.metric("warmroute_failures_total", &labels) >= 1.0,
+        "no {kind} at {endpoint}: {found:?}"
+    );
 }
 
 /// Ends replica `index`; its address stays in the configuration.
@@ -140,7 +138,7 @@ async fn f3_the_list_of_models_is_there_while_an_endpoint_is_down_override_host(
             met += f64::from(u8::from(decided(&answer, "endpoint") == dead));
         }
     }
-    let stats = fleet.stats().await;
+    let stats = at_rest(&fleet).await;
     assert!(met >= 1.0, "the dead endpoint was never picked");
     assert_eq!(stats.metric("warmroute_retries_total", &[]), met);
     assert_eq!(
@@ -185,7 +183,7 @@ async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
     let client = fleet.client(Protocol::Http1);
     let victim = fleet.endpoints()[1].clone();
     let number = chat_for(&client, &victim).await;
-    let before = fleet.stats().await;
+    let before = at_rest(&fleet).await;
     assert_eq!(kill(&mut fleet, 1).await, victim);
     // Dead connections in Envoy's pool are noticed on their own.
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -203,7 +201,7 @@ async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
     let served = seen(&fleet, "dead");
     assert_eq!(served.len(), 1);
     assert_eq!(fleet.endpoints()[served[0].0], next);
-    let after = fleet.stats().await;
+    let after = at_rest(&fleet).await;
     let added = |name: &str, endpoint: &str| {
         let labels = [("endpoint", endpoint)];
         after.metric(name, &labels) - before.metric(name, &labels)
@@ -261,7 +259,7 @@ async fn a_dead_endpoint_is_a_503_where_there_is_no_failover() {
             one_failure(&fleet, before, &victim, "unreachable").await;
         }
         assert_eq!(
-            fleet.stats().await.metric("warmroute_retries_total", &[]),
+            at_rest(&fleet).await.metric("warmroute_retries_total", &[]),
             0.0
         );
         unharmed(&mut fleet).await;
@@ -371,7 +369,7 @@ async fn f7_answers_of_the_engine_pass_unchanged() {
         }
         // Nothing was tried a second time.
         assert_eq!(
-            fleet.stats().await.metric("warmroute_retries_total", &[]),
+            at_rest(&fleet).await.metric("warmroute_retries_total", &[]),
             0.0
         );
         unharmed(&mut fleet).await;
@@ -572,8 +570,8 @@ async fn answers_of_envoy_itself_blame_no_endpoint() {
                 assert_eq!(answer.status, 503, "{}", answer.text());
             }
         }
-        let stats = fleet.stats().await;
-        assert_eq!(stats.metric("warmroute_picks_total", &[]), 20.0);
+        becomes(&fleet, "warmroute_picks_total", &[], 20.0).await;
+        let stats = at_rest(&fleet).await;
         let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
         assert!(found.is_empty(), "{found:?}");
         unharmed(&mut fleet).await;
@@ -599,7 +597,7 @@ async fn a_held_request_that_times_out() {
         assert_eq!(answer.status, 408, "{}", answer.text());
     }
     assert_eq!(
-        fleet.stats().await.metric("warmroute_picks_total", &[]),
+        at_rest(&fleet).await.metric("warmroute_picks_total", &[]),
         0.0
     );
     unharmed(&mut fleet).await;

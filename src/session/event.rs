@@ -131,7 +131,7 @@ pub enum Event {
 /// How an endpoint failed a request. Client errors (4xx) never count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No connection, or it broke before the response.
+    /// No connection, or it broke before the response, or no response within the route's timeout.
     Unreachable,
     /// A 5xx other than an overload answer.
     ServerError,

@@ -103,9 +103,17 @@ fn origin(status: u16, view: &dyn StreamView) -> Origin {
     }
     match view.response_details() {
         Some(details) if details == b"via_upstream" => Origin::Engine,
-        Some(details) if details.starts_with(b"upstream_reset") => Origin::NoAnswer,
+        Some(details) if blames_endpoint(&details) => Origin::NoAnswer,
         _ => Origin::Envoy,
     }
+}
+
+/// Whether Envoy's words say that the endpoint broke off, or let a timeout of the route pass. A
+/// request that Envoy's own limits kept back (`overflow`) never came to the endpoint.
+fn blames_endpoint(details: &[u8]) -> bool {
+    let timed_out = details == b"response_timeout" || details.starts_with(b"upstream_per_try");
+    let reset = details.starts_with(b"upstream_reset") && !details.ends_with(b"{overflow}");
+    timed_out || reset
 }
 
 fn response_chunk<S: Store + ?Sized>(
@@ -207,7 +215,7 @@ fn abandon<S: Store + ?Sized>(
     let broken = moment
         .view
         .response_details()
-        .is_some_and(|details| details.starts_with(b"upstream_reset"));
+        .is_some_and(|details| blames_endpoint(&details));
     if broken {
         effects.events.push(Event::Failed {
             endpoint,

@@ -377,7 +377,17 @@ fn statuses_are_blamed_on_whom_they_belong_to() {
             Some(Failure::Unreachable),
         ),
         ("503", "no_healthy_upstream", None),
-        ("504", "response_timeout", None),
+        ("504", "response_timeout", Some(Failure::Unreachable)),
+        (
+            "504",
+            "upstream_per_try_timeout",
+            Some(Failure::Unreachable),
+        ),
+        (
+            "503",
+            "upstream_reset_before_response_started{overflow}",
+            None,
+        ),
     ] {
         let mut bench = Bench::two("");
         let view = chat();

@@ -4,9 +4,10 @@
 use super::client::Answer;
 use super::fleet::Fleet;
 use super::mock::Seen;
+use super::stats::Stats;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long enough for a busy machine; it is only spent if something is wrong.
 pub const SETTLE: Duration = Duration::from_secs(10);
@@ -46,6 +47,46 @@ pub fn sha256(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
+}
+
+/// Waits until the counter has this value: each worker hands over what it counted ten times a second.
+///
+/// # Panics
+/// If it does not, or goes past it.
+pub async fn becomes(fleet: &Fleet, name: &str, labels: &[(&str, &str)], wanted: f64) {
+    let begun = Instant::now();
+    loop {
+        let stats = fleet.stats().await;
+        let now = stats.metric(name, labels);
+        if now == wanted {
+            return;
+        }
+        if now > wanted || begun.elapsed() > SETTLE {
+            let found: Vec<_> = stats.samples(name, &[]).collect();
+            panic!("{name}{labels:?} is {now}, not {wanted}: {found:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The metrics when the counters have come to rest, for what must not have been counted.
+pub async fn at_rest(fleet: &Fleet) -> Stats {
+    let sum = |stats: &Stats| -> f64 {
+        let counters = stats.0.iter();
+        counters
+            .filter(|s| s.name.starts_with("warmroute_") && s.name.ends_with("_total"))
+            .map(|s| s.value)
+            .sum()
+    };
+    let mut last = fleet.stats().await;
+    loop {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let next = fleet.stats().await;
+        if sum(&next) == sum(&last) {
+            return next;
+        }
+        last = next;
+    }
 }
 
 /// Envoy runs, no VM was started anew, nothing panicked, and nothing is in flight.
