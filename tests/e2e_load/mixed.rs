@@ -17,7 +17,7 @@ const ALIVE: usize = 4;
 const CONCURRENT: usize = 64;
 /// Chosen by this header, some requests meet a route of their own.
 const CASE: &str = "x-case";
-const LISTENER_BUFFER_BYTES: u32 = 64 << 10;
+const BUFFER_BYTES: u32 = 64 << 10;
 const TOO_LARGE_BYTES: usize = 300 << 10;
 
 /// A way to end.
@@ -120,9 +120,11 @@ pub async fn start(mode: Mode, workers: u32) -> Result<Fleet, String> {
 /// Gives some requests a route of their own, and makes Envoy hold less.
 fn routes(config: &mut EnvoyConfig) {
     let listener = &mut config.0["static_resources"]["listeners"][0];
-    listener["per_connection_buffer_limit_bytes"] = json!(LISTENER_BUFFER_BYTES);
-    let routes = &mut listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
-        [0]["routes"];
+    listener["per_connection_buffer_limit_bytes"] = json!(BUFFER_BYTES);
+    let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
+    let host = &mut manager["route_config"]["virtual_hosts"][0];
+    host["request_body_buffer_limit"] = json!(BUFFER_BYTES);
+    let routes = &mut host["routes"];
     let mut shipped = routes[0].clone();
     if let Some(policy) = shipped.pointer_mut("/route/retry_policy") {
         let on = policy["retry_on"].as_str().unwrap_or_default();
@@ -188,6 +190,8 @@ async fn one(
             match answer {
                 // Meant to be a 503, so that it makes no difference.
                 answer if expected(ending) == 503 => check(ending, answer).map(|()| End::AsMeant),
+                // Envoy has not kept so much of it that it could try elsewhere.
+                Ok(answer) if ending == Ending::TooLarge && refused(&answer) => Ok(End::AsMeant),
                 Ok(answer) if refused(&answer) => Ok(End::Refused),
                 Ok(answer) if ending == Ending::TooLarge && answer.status == 413 => {
                     Ok(End::TooLarge)
