@@ -18,8 +18,8 @@ const ENVOY_CORE: u32 = 0;
 const LOAD_CORE: u32 = 1;
 const ENDPOINTS: usize = 4;
 const CONNECTIONS: usize = 16;
-const ROUNDS: usize = 7;
-const ROUND: Duration = Duration::from_millis(2_000);
+const ROUNDS: usize = 15;
+const ROUND: Duration = Duration::from_millis(1_000);
 /// Long enough for V8 to have compiled what is hot.
 const WARM_UP: Duration = Duration::from_millis(3_000);
 const PROMPTS: usize = 64;
