@@ -45,6 +45,21 @@ impl Process {
     }
 }
 
+/// Two cores that this process may use; `None` if it has but one, or if threads can't be pinned.
+pub fn two_cores() -> Option<(u32, u32)> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let mut cores = list.trim().split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let bounds = first.parse::<u32>().ok().zip(last.parse::<u32>().ok());
+        bounds.map_or(0..0, |(first, last)| first..last + 1)
+    });
+    let two = (cores.next()?, cores.next()?);
+    taskset(&["--version"]).ok().map(|()| two)
+}
+
 /// Lets the calling thread run on one core only.
 pub fn pin_this_thread(core: u32) -> Result<(), String> {
     let link = fs::read_link("/proc/thread-self").map_err(|e| format!("/proc/thread-self: {e}"))?;

@@ -1,10 +1,10 @@
 //! What the filter costs: closed-loop load through Envoy with it and without, on the same upstream.
 //!
-//! Envoy has one worker on one core; clients and upstream share another one, so that Envoy is the
-//! bottleneck. Both Envoys run all the time, and short rounds alternate between them, so that
+//! Envoy has one worker on one core; clients and upstream share another one (if there are two), so
+//! that Envoy is the bottleneck. Both Envoys run all the time, and short rounds alternate between them, so that
 //! whatever else the machine does strikes both.
 
-use super::process::{Process, pin_this_thread};
+use super::process::{Process, pin_this_thread, two_cores};
 use super::support::config::{EnvoyConfig, Mode};
 use super::support::envoy::EnvoyProcess;
 use super::{Figure, upstream};
@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const ENVOY_CORE: u32 = 0;
-const LOAD_CORE: u32 = 1;
 const ENDPOINTS: usize = 4;
 const CONNECTIONS: usize = 16;
 const ROUNDS: usize = 15;
@@ -30,12 +28,17 @@ pub fn measure() -> Result<Vec<Figure>, String> {
     let thread = std::thread::Builder::new()
         .name("rps".to_owned())
         .spawn(|| {
-            pin_this_thread(LOAD_CORE)?;
+            let cores = two_cores();
+            match cores {
+                Some((_, load_core)) => pin_this_thread(load_core)?,
+                None => eprintln!("figures: Envoy and the load share their cores"),
+            }
+            let envoy_core = cores.map(|(envoy_core, _)| envoy_core);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .map_err(|e| e.to_string())?;
-            runtime.block_on(compare())
+            runtime.block_on(compare(envoy_core))
         })
         .map_err(|e| e.to_string())?;
     thread
@@ -43,10 +46,10 @@ pub fn measure() -> Result<Vec<Figure>, String> {
         .unwrap_or_else(|_| Err("the load stopped with a panic".to_owned()))
 }
 
-async fn compare() -> Result<Vec<Figure>, String> {
+async fn compare(envoy_core: Option<u32>) -> Result<Vec<Figure>, String> {
     let endpoints = upstream::start(ENDPOINTS).await?;
-    let plain = Side::start(Mode::Plain, &endpoints).await?;
-    let filter = Side::start(Mode::OriginalDst, &endpoints).await?;
+    let plain = Side::start(Mode::Plain, &endpoints, envoy_core).await?;
+    let filter = Side::start(Mode::OriginalDst, &endpoints, envoy_core).await?;
     let requests = requests();
     for side in [&plain, &filter] {
         side.round(&requests, WARM_UP).await?;
@@ -99,14 +102,20 @@ struct Round {
 }
 
 impl Side {
-    async fn start(mode: Mode, endpoints: &[SocketAddr]) -> Result<Self, String> {
+    async fn start(
+        mode: Mode,
+        endpoints: &[SocketAddr],
+        core: Option<u32>,
+    ) -> Result<Self, String> {
         let before = Process::own_envoys()?;
         let config = EnvoyConfig::shipped(mode)?.endpoints(endpoints)?;
         let envoy = EnvoyProcess::start(&config, 1).await?;
         let after = Process::own_envoys()?;
         let new = after.into_iter().find(|process| !before.contains(process));
         let process = new.ok_or("the process of Envoy is not to be found under /proc")?;
-        process.pin(ENVOY_CORE)?;
+        if let Some(core) = core {
+            process.pin(core)?;
+        }
         Ok(Self { envoy, process })
     }
 
