@@ -420,13 +420,9 @@ async fn f7_answers_of_the_engine_pass_unchanged() {
                 let direct = HttpClient::new(fleet.mocks[0].addr(), Protocol::Http1);
                 let direct = direct.send(faulty(3, stream, fault)).await.unwrap();
                 same(&answer, &direct, fault);
-                match kind {
-                    Some(kind) => {
-                        blamed
-                            .one(&fleet, &decided(&answer, "endpoint"), kind)
-                            .await
-                    }
-                    None => {}
+                if let Some(kind) = kind {
+                    let endpoint = decided(&answer, "endpoint");
+                    blamed.one(&fleet, &endpoint, kind).await;
                 }
             }
         }
