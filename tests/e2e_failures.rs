@@ -216,6 +216,26 @@ async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
     assert_eq!(added("warmroute_output_tokens_total", &next), 8.0);
     assert_eq!(added("warmroute_output_tokens_total", &victim), 0.0);
 
+    // Large bodies too, also those that still stream when the choice is made.
+    for bytes in [500_000, 2_000_000, 3_500_000] {
+        let mut body = chat(number, false);
+        body["user"] = "u".repeat(bytes).into();
+        for protocol in Protocol::ALL {
+            let answer = fleet
+                .client(protocol)
+                .send(Call::chat(&body))
+                .await
+                .unwrap();
+            assert_eq!(decided(&answer, "endpoint"), victim, "{bytes} bytes");
+            assert_eq!(
+                answer.status,
+                200,
+                "{bytes} bytes over {protocol:?}: {}",
+                answer.text()
+            );
+        }
+    }
+
     // While it runs, the load stands where it runs.
     let mut running = client.open(faulty(number, true, "stall=3")).await.unwrap();
     running.next().await.unwrap().unwrap();
@@ -297,8 +317,8 @@ async fn f2_a_refusal_is_retried_at_the_next_of_the_list() {
     let mut retries = 0.0;
     for bytes in [10, 100_000, 400_000] {
         let mut body = chat(1, false);
-        // After the prompt, so that the key stays.
-        body["metadata"] = "m".repeat(bytes).into();
+        // After the prompt and the model, so that the key stays.
+        body["user"] = "u".repeat(bytes).into();
         let call = Call::chat(&body).header(CASE_HEADER, bytes.to_string());
         let answer = client.send(call).await.unwrap();
         assert_eq!(answer.status, 200, "{bytes} bytes: {}", answer.text());
