@@ -98,7 +98,7 @@ fn envoy(filters: &[Value]) -> Value {
                 {"remove": "x-envoy-original-dst-host"},
                 {"remove": "x-gateway-destination-endpoint"},
             ]}}],
-            "route_config": {"virtual_hosts": [{"routes": [
+            "route_config": {"virtual_hosts": [{"request_body_buffer_limit": 4_194_304, "routes": [
                 {"match": {"prefix": "/"}, "route": {"cluster": "vllm", "timeout": "0s"}},
             ]}]},
             "http_filters": filters,
@@ -126,6 +126,7 @@ fn changed(mut envoy: Value, pointer: &str, key: &str, value: Value) -> Value {
 
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 const CONFIG: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+const HOST: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0";
 const ROUTE: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes/0/route";
 
 /// The warnings about a document, without the place.
@@ -504,5 +505,98 @@ fn two_filters_of_one_name_are_warned_of() {
         [format!(
             "shares its name `another` with the filter at {second}: Envoy may take one's configuration for the other's"
         )]
+    );
+}
+
+#[test]
+fn bodies_that_envoy_would_refuse_are_warned_of() {
+    let holding = |max_bytes: u64, limit: Value| {
+        let plugin =
+            json!({"endpoints": [{"address": "10.0.0.1:8000"}], "hold": {"max_bytes": max_bytes}});
+        changed(
+            envoy(&[filter(&plugin)]),
+            HOST,
+            "request_body_buffer_limit",
+            limit,
+        )
+    };
+    let warning = |needed: u64| {
+        [format!(
+            "bodies may be refused with 413: set request_body_buffer_limit on the virtual host to at least {needed}, that is hold.max_bytes and what comes in one read (per_connection_buffer_limit_bytes)"
+        )]
+    };
+    assert_eq!(
+        warnings("hold.json", &holding(1_000, json!(1_049_576))),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        warnings("hold.json", &holding(1_000, json!(1_049_575))),
+        warning(1_049_576)
+    );
+    assert_eq!(
+        warnings("hold.json", &holding(1_000_000, Value::Null)),
+        warning(2_048_576)
+    );
+    let small_reads = changed(
+        holding(40_000, json!(72_768)),
+        "/static_resources/listeners/0",
+        "per_connection_buffer_limit_bytes",
+        json!(32_768),
+    );
+    assert_eq!(warnings("hold.json", &small_reads), Vec::<String>::new());
+    let turns =
+        json!({"endpoints": [{"address": "10.0.0.1:8000"}], "policy": {"name": "round_robin"}});
+    let unlimited = changed(
+        envoy(&[filter(&turns)]),
+        HOST,
+        "request_body_buffer_limit",
+        Value::Null,
+    );
+    assert_eq!(warnings("hold.json", &unlimited), Vec::<String>::new());
+}
+
+#[test]
+fn a_cluster_that_does_not_listen_is_warned_of() {
+    let leading_to = |steering: &str, cluster: Value| {
+        let plugin = json!({"steering": steering, "endpoints": [{"address": "10.0.0.1:8000"}, {"address": "[::1]:8000"}]});
+        let mut envoy = envoy(&[filter(&plugin)]);
+        let clusters = envoy.pointer_mut("/static_resources/clusters").unwrap();
+        clusters.as_array_mut().unwrap().push(cluster);
+        warnings("cluster.json", &envoy)
+    };
+    let fixed = json!({"name": "vllm", "type": "STATIC"});
+    let by_header = json!({"name": "vllm", "type": "ORIGINAL_DST", "original_dst_lb_config": {"use_http_header": true}});
+    let by_state = json!({"name": "vllm", "type": "ORIGINAL_DST"});
+    let none = Vec::<String>::new();
+
+    let warning = "no route leads to an ORIGINAL_DST cluster that obeys x-envoy-original-dst-host";
+    assert_eq!(leading_to("original_dst", fixed.clone()), [warning]);
+    assert_eq!(leading_to("original_dst", by_state.clone()), [warning]);
+    assert_eq!(leading_to("original_dst", by_header.clone()), none);
+
+    let warning = "no route leads to an ORIGINAL_DST cluster";
+    assert_eq!(leading_to("filter_state", fixed.clone()), [warning]);
+    assert_eq!(leading_to("filter_state", by_state), none);
+
+    let warning = "no route leads to a cluster with the policy override_host that obeys x-gateway-destination-endpoint";
+    assert_eq!(leading_to("override_host", fixed), [warning]);
+    assert_eq!(leading_to("override_host", by_header), [warning]);
+    let listed = |addresses: &[&str]| {
+        let members: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"socket_address": {"address": address, "port_value": 8000}}))
+            .collect();
+        json!({
+            "name": "vllm", "type": "STATIC", "load_assignment": members,
+            "load_balancing_policy": {"override_host_sources": [{"header": "x-gateway-destination-endpoint"}]},
+        })
+    };
+    assert_eq!(
+        leading_to("override_host", listed(&["10.0.0.1", "::1"])),
+        none
+    );
+    assert_eq!(
+        leading_to("override_host", listed(&["10.0.0.1"])),
+        ["no cluster lists [::1]:8000: Envoy passes over what it does not know"]
     );
 }

@@ -44,7 +44,22 @@ mod support;
 #[path = "e2e_load/waves.rs"]
 mod waves;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use support::fleet::Fleet;
 
 /// Long enough for a busy machine; it is only spent if something is wrong.
 const SETTLE: Duration = Duration::from_secs(20);
+
+/// Waits until the counter is `expected`, and asserts that it does not go beyond: each worker hands
+/// its counts over with its next tick.
+async fn counted(fleet: &Fleet, name: &str, labels: &[(&str, &str)], expected: u32) {
+    let begun = Instant::now();
+    loop {
+        let value = fleet.stats().await.metric(name, labels);
+        if value == f64::from(expected) {
+            return;
+        }
+        let hopeless = value > f64::from(expected) || begun.elapsed() > SETTLE;
+        assert!(!hopeless, "{name}{labels:?} is {value}, not {expected}");
+    }
+}

@@ -6,24 +6,29 @@ use serde_json::Value;
 use std::rc::Rc;
 use warmroute::balancer::Balancer;
 use warmroute::config::{Config, SteeringMode};
-use warmroute::steer::{ORIGINAL_DST_HEADER, forbidden_header};
+use warmroute::steer::{ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, forbidden_header};
 
 /// Everything there is to say about one filter.
 pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(body_unseen(found, config));
+    warnings.extend(bodies_refused(documents, found, config));
     warnings.extend(open_without_destination(found, config));
     warnings.extend(client_may_steer(documents, found, config));
     warnings.extend(answers_cut(documents, found));
+    warnings.extend(deaf_clusters(documents, found, config));
     warnings.extend(scrape_cluster(documents, config));
     warnings.extend(mistaken_identity(documents, filters, found));
     warnings
 }
 
+fn reads_body(config: &Config) -> bool {
+    Balancer::new(Rc::new(config.clone()), 1).reads_body()
+}
+
 fn body_unseen(found: &Found, config: &Config) -> Option<String> {
-    let reads_body = Balancer::new(Rc::new(config.clone()), 1).reads_body();
     let flag = get(&found.body, "allow_on_headers_stop_iteration");
-    if !reads_body || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
+    if !reads_body(config) || flag.is_some_and(|flag| flag == &Value::Bool(true)) {
         return None;
     }
     let wait_ms = config.watchdog_ms;
@@ -36,6 +41,35 @@ fn body_unseen(found: &Found, config: &Config) -> Option<String> {
             "this needs the body, which a WasmPlugin cannot hold: every request waits {wait_ms} ms \
              and then goes by load alone; use an EnvoyFilter"
         ),
+    })
+}
+
+/// What the filter holds, and what then comes in one read, Envoy must be able to buffer; else it
+/// refuses the request. Known only where the virtual hosts stand in the file.
+fn bodies_refused(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
+    const DEFAULT_READ_BYTES: u64 = 1 << 20;
+    const KEY: &str = "request_body_buffer_limit";
+    let hosts = down(
+        manager(documents, &found.path)?,
+        &["route_config", "virtual_hosts"],
+    )?;
+    let read_bytes = enclosing(documents, &found.path, "filter_chains")
+        .and_then(|listener| get(listener, "per_connection_buffer_limit_bytes")?.as_u64())
+        .unwrap_or(DEFAULT_READ_BYTES);
+    let needed_bytes = config.hold_max_bytes.saturating_add(read_bytes);
+    let fits = |host: &Value| {
+        let limits: Vec<u64> = walk(std::slice::from_ref(host))
+            .into_iter()
+            .filter_map(|(_, value)| get(value, KEY)?.as_u64())
+            .collect();
+        !limits.is_empty() && limits.iter().all(|limit| *limit >= needed_bytes)
+    };
+    (reads_body(config) && !hosts.as_array()?.iter().all(fits)).then(|| {
+        format!(
+            "bodies may be refused with 413: set {KEY} on the virtual host to at least \
+             {needed_bytes}, that is hold.max_bytes and what comes in one read \
+             (per_connection_buffer_limit_bytes)"
+        )
     })
 }
 
@@ -77,10 +111,15 @@ fn client_may_steer(documents: &[Value], found: &Found, config: &Config) -> Opti
 
 /// The connection manager that holds the filter.
 fn manager<'a>(documents: &'a [Value], path: &[Step]) -> Option<&'a Value> {
+    enclosing(documents, path, "http_filters")
+}
+
+/// The innermost object around `path` that has a member of this name.
+fn enclosing<'a>(documents: &'a [Value], path: &[Step], member: &str) -> Option<&'a Value> {
     (0..path.len())
         .rev()
         .filter_map(|depth| at(documents, path.get(..depth)?))
-        .find(|value| get(value, "http_filters").is_some())
+        .find(|value| get(value, member).is_some())
 }
 
 fn answers_cut(documents: &[Value], found: &Found) -> Option<String> {
@@ -98,25 +137,92 @@ fn answers_cut(documents: &[Value], found: &Found) -> Option<String> {
     ))
 }
 
-fn scrape_cluster(documents: &[Value], config: &Config) -> Option<String> {
-    let name = &config.scrape.as_ref()?.cluster;
-    let cluster = walk(documents).into_iter().find_map(|(_, value)| {
+/// Routes that all lead to clusters that do not do what the filter says. Clusters that are not in
+/// the file may well do.
+fn deaf_clusters(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
+    let routes = get(manager(documents, &found.path)?, "route_config")?;
+    let names: Vec<&str> = walk(std::slice::from_ref(routes))
+        .into_iter()
+        .filter_map(|(_, value)| down(value, &["route", "cluster"])?.as_str())
+        .collect();
+    let clusters: Option<Vec<&Value>> = names.iter().map(|name| cluster(documents, name)).collect();
+    let clusters = clusters.filter(|clusters| !clusters.is_empty())?;
+    let listening: Vec<&Value> = clusters
+        .into_iter()
+        .filter(|cluster| match config.steering {
+            SteeringMode::OriginalDst => obeys_header(cluster),
+            SteeringMode::FilterState => string(cluster, &["type"]) == "ORIGINAL_DST",
+            SteeringMode::OverrideHost => obeys_list(cluster),
+        })
+        .collect();
+    if listening.is_empty() {
+        return Some(match config.steering {
+            SteeringMode::OriginalDst => format!(
+                "no route leads to an ORIGINAL_DST cluster that obeys {ORIGINAL_DST_HEADER}"
+            ),
+            SteeringMode::FilterState => "no route leads to an ORIGINAL_DST cluster".into(),
+            SteeringMode::OverrideHost => format!(
+                "no route leads to a cluster with the policy override_host that obeys \
+                 {OVERRIDE_HOST_HEADER}"
+            ),
+        });
+    }
+    if config.steering != SteeringMode::OverrideHost {
+        return None;
+    }
+    let members: Vec<(&str, u64)> = walk(documents)
+        .into_iter()
+        .filter_map(|(_, value)| {
+            let port = get(value, "port_value")?.as_u64()?;
+            Some((string(value, &["address"]), port))
+        })
+        .collect();
+    let missing = config
+        .pools
+        .iter()
+        .flat_map(|pool| pool.pool.endpoints())
+        .find(|endpoint| {
+            let (ip, port) = (endpoint.address.ip().to_string(), endpoint.address.port());
+            !members.contains(&(ip.as_str(), u64::from(port)))
+        })?;
+    Some(format!(
+        "no cluster lists {missing}: Envoy passes over what it does not know"
+    ))
+}
+
+/// The cluster of this name, wherever in the file it stands.
+fn cluster<'a>(documents: &'a [Value], name: &str) -> Option<&'a Value> {
+    walk(documents).into_iter().find_map(|(_, value)| {
         let is_cluster = get(value, "connect_timeout").is_some() || get(value, "type").is_some();
         (is_cluster && string(value, &["name"]) == name).then_some(value)
-    });
-    let Some(cluster) = cluster else {
+    })
+}
+
+fn obeys_header(cluster: &Value) -> bool {
+    string(cluster, &["type"]) == "ORIGINAL_DST"
+        && get(cluster, "original_dst_lb_config").is_some_and(|settings| {
+            let header = string(settings, &["http_header_name"]);
+            down(settings, &["use_http_header"]) == Some(&Value::Bool(true))
+                && (header.is_empty() || header.eq_ignore_ascii_case(ORIGINAL_DST_HEADER))
+        })
+}
+
+fn obeys_list(cluster: &Value) -> bool {
+    walk(std::slice::from_ref(cluster))
+        .into_iter()
+        .filter_map(|(_, value)| get(value, "override_host_sources")?.as_array())
+        .flatten()
+        .any(|source| string(source, &["header"]).eq_ignore_ascii_case(OVERRIDE_HOST_HEADER))
+}
+
+fn scrape_cluster(documents: &[Value], config: &Config) -> Option<String> {
+    let name = &config.scrape.as_ref()?.cluster;
+    let Some(cluster) = cluster(documents, name) else {
         return Some(format!(
             "scrape.cluster: there is no cluster `{name}` in this file"
         ));
     };
-    let settings = get(cluster, "original_dst_lb_config");
-    let by_header = string(cluster, &["type"]) == "ORIGINAL_DST"
-        && settings.is_some_and(|settings| {
-            let header = string(settings, &["http_header_name"]);
-            down(settings, &["use_http_header"]) == Some(&Value::Bool(true))
-                && (header.is_empty() || header.eq_ignore_ascii_case(ORIGINAL_DST_HEADER))
-        });
-    (!by_header).then(|| {
+    (!obeys_header(cluster)).then(|| {
         format!(
             "scrape.cluster: `{name}` is not an ORIGINAL_DST cluster that obeys {ORIGINAL_DST_HEADER}"
         )

@@ -4,11 +4,20 @@
 //! the exit code is 1.
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
+mod bodies;
+#[path = "../../tests/e2e_load/decision.rs"]
+mod decision;
+mod inflight;
+#[path = "../../tests/e2e_load/mixed.rs"]
+mod mixed;
+mod picks;
 mod process;
 mod rps;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 mod upstream;
+#[path = "../../tests/e2e_load/waves.rs"]
+mod waves;
 
 use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
@@ -16,6 +25,14 @@ use std::process::ExitCode;
 /// One measurement; it yields one figure or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Measurement {
+    /// What is in flight after 10,000 requests that ended in every way.
+    Inflight,
+    /// Picks beyond the bound of prefix_hash, among 20,000 that raced.
+    Bounds,
+    /// On how many of eight endpoints eight simultaneous requests land.
+    Simultaneous,
+    /// Bodies that reached the replica changed.
+    Bodies,
     /// Requests per second and CPU time of Envoy with the filter, against Envoy without it.
     Rps,
 }
@@ -52,8 +69,23 @@ fn main() -> ExitCode {
 
 fn measure(measurement: Measurement) -> Result<Vec<Figure>, String> {
     match measurement {
+        Measurement::Inflight => run(inflight::measure()),
+        Measurement::Bounds => run(picks::bounds()),
+        Measurement::Simultaneous => run(picks::simultaneous()),
+        Measurement::Bodies => run(bodies::measure()),
+        // It has a runtime of its own, on one core.
         Measurement::Rps => rps::measure(),
     }
+}
+
+fn run(
+    measurement: impl Future<Output = Result<Vec<Figure>, String>>,
+) -> Result<Vec<Figure>, String> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?
+        .block_on(measurement)
 }
 
 fn print((name, value): &Figure) {

@@ -1,6 +1,6 @@
 //! The plugin configuration: JSON in, validated [`Config`] out.
 //!
-//! Parsing happens in two steps. [`raw`] says which keys exist and of which type they are (serde,
+//! Parsing happens in two steps. `raw.rs` says which keys exist and of which type they are (serde,
 //! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
 //! error names the JSON path of the value and what would have been allowed.
 

@@ -28,8 +28,14 @@ impl StreamView for HostView {
         host::header(Headers::Request, name)
     }
 
-    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
-        host::header(Headers::Response, name)
+    fn response_status(&self) -> Option<u16> {
+        // The property is not there yet while a response without a body passes, the header is not
+        // there any more once it has passed.
+        if let Some(header) = host::header(Headers::Response, ":status") {
+            return std::str::from_utf8(&header).ok()?.parse().ok();
+        }
+        let code = host::property("response\0code")?;
+        u16::try_from(u64::from_le_bytes(code.try_into().ok()?)).ok()
     }
 
     fn upstream_address(&self) -> Option<Vec<u8>> {
@@ -113,7 +119,8 @@ impl Stream {
         let flow = run(vm, &mut session, input);
         match (was_holding, session.is_holding()) {
             (false, true) => {
-                vm.held.insert(self.context, self.session.clone());
+                vm.held
+                    .insert(self.context, (vm.ticked_ms, self.session.clone()));
             }
             (true, false) => {
                 vm.held.remove(&self.context);

@@ -21,8 +21,10 @@ struct Vm {
     balancer: Balancer,
     metrics: Metrics,
     random: Random,
-    /// Requests that are held back, by context.
-    held: BTreeMap<u32, Rc<RefCell<Session>>>,
+    /// Requests that are held back, by context, with the last tick before.
+    held: BTreeMap<u32, (u64, Rc<RefCell<Session>>)>,
+    /// When the last tick was, in milliseconds: a clock that costs nothing.
+    ticked_ms: u64,
     /// A body callback came for a held request: the host is configured as it must be.
     body_callbacks_seen: bool,
 }

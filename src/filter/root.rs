@@ -18,7 +18,7 @@ use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
 use crate::policy::Load;
 use crate::poller::Poller;
-use crate::session::{Input, Session};
+use crate::session::Input;
 use crate::state::lease::{self, Lease};
 use crate::state::snapshots;
 use crate::state::unique_id;
@@ -75,6 +75,7 @@ impl Root {
             metrics,
             random,
             held: BTreeMap::new(),
+            ticked_ms: seed / 1_000_000,
             body_callbacks_seen: false,
         };
         if let Ok(mut shared) = self.vm.try_borrow_mut() {
@@ -147,22 +148,16 @@ impl Root {
             return;
         }
         let limit_ms = vm.balancer.config().watchdog_ms;
-        let is_overdue = |session: &Rc<RefCell<Session>>| {
-            let held_since_us = session
-                .try_borrow()
-                .ok()
-                .and_then(|session| session.held_since_us());
-            held_since_us
-                .is_some_and(|since_us| now_ms.saturating_sub(since_us / 1_000) >= limit_ms)
-        };
+        // A request was held up to one tick after the one that it is dated by.
+        let patience_ms = limit_ms.saturating_add(u64::from(TICK_MS));
         let overdue: Vec<u32> = vm
             .held
             .iter()
-            .filter(|(_, session)| is_overdue(session))
+            .filter(|(_, (ticked_ms, _))| now_ms.saturating_sub(*ticked_ms) >= patience_ms)
             .map(|(context, _)| *context)
             .collect();
         for context in overdue {
-            let Some(session) = vm.held.remove(&context) else {
+            let Some((_, session)) = vm.held.remove(&context) else {
                 continue;
             };
             let Ok(mut session) = session.try_borrow_mut() else {
@@ -236,6 +231,7 @@ impl RootContext for Root {
             self.serve_as_leader(vm, now_ms);
         }
         self.watch(vm, now_ms);
+        vm.ticked_ms = now_ms;
         vm.metrics.flush();
     }
 

@@ -13,8 +13,8 @@ pub trait StreamView {
     fn now_us(&self) -> u64;
     /// First value of a request header; only until the request has been let go.
     fn request_header(&self, name: &str) -> Option<Vec<u8>>;
-    /// First value of a response header; only while response headers are being handled.
-    fn response_header(&self, name: &str) -> Option<Vec<u8>>;
+    /// Status of the response, from its headers on.
+    fn response_status(&self) -> Option<u16>;
     /// `IP:port` of the endpoint that Envoy used last, after retries.
     fn upstream_address(&self) -> Option<Vec<u8>>;
     /// How often Envoy tried.
@@ -148,9 +148,9 @@ pub enum Failure {
 pub struct Answer {
     /// Who served it.
     pub endpoint: EndpointId,
-    /// From request headers to the first body chunk, of a good streamed answer.
+    /// From letting the request go to the first body chunk, of a good streamed answer.
     pub ttft_us: Option<u64>,
-    /// From request headers to the end, of a good answer.
+    /// From letting the request go to the end, of a good answer.
     pub e2e_us: Option<u64>,
     /// Time per output token after the first, of a good streamed answer.
     pub tpot_us: Option<u64>,

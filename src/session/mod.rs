@@ -19,7 +19,6 @@ pub use self::explain::reason_name;
 use std::cell::OnceCell;
 
 use crate::balancer::Balancer;
-use crate::config::Toggle;
 use crate::request::{Api, RequestScanner};
 use crate::state::Store;
 use crate::state::ledger::Reservation;
@@ -63,7 +62,6 @@ struct Holding {
 
 /// What the headers said.
 struct Intake {
-    started_us: u64,
     api: Api,
     /// Values of headers and cookies that may be routing keys, by pool and source.
     keys: Vec<Vec<Option<Vec<u8>>>>,
@@ -71,30 +69,20 @@ struct Intake {
 
 /// A request that is on its way.
 struct Flight {
-    started_us: u64,
+    departed_us: u64,
     pool: usize,
     reservation: Option<Reservation>,
     explanation: Option<String>,
-    response: Option<Response>,
+    stage: Stage,
+    reader: ResponseReader,
     first_chunk_us: Option<u64>,
 }
 
-/// The response so far.
-struct Response {
-    status: u16,
-    origin: Origin,
-    streamed: Toggle,
-    reader: ResponseReader,
-}
-
-/// Who wrote a response.
+/// Whether a response has begun.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Engine,
-    /// Envoy, because it had no answer from the endpoint.
-    NoAnswer,
-    /// Envoy, for a reason of its own.
-    Envoy,
+enum Stage {
+    Asked,
+    Answering,
 }
 
 enum State {
@@ -119,14 +107,6 @@ impl Session {
     /// Whether the request is being held back.
     pub fn is_holding(&self) -> bool {
         matches!(self.state, State::Holding(_))
-    }
-
-    /// Since when the request is being held back, in microseconds.
-    pub fn held_since_us(&self) -> Option<u64> {
-        match &self.state {
-            State::Holding(holding) => Some(holding.intake.started_us),
-            _ => None,
-        }
     }
 
     /// Whether something is reserved.

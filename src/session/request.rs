@@ -1,6 +1,8 @@
 //! From the first header to the moment the request is let go: what to wait for, and the pick.
 
-use super::{Effects, Event, Flight, Holding, Intake, Moment, Rest, State, StreamView, explain};
+use super::{
+    Effects, Event, Flight, Holding, Intake, Moment, Rest, Stage, State, StreamView, explain,
+};
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::config::{Config, KeySource, OtherPaths, PoolConfig, Toggle};
 use crate::policy::PolicySpec;
@@ -8,6 +10,7 @@ use crate::prefix::routing_key;
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::state::Store;
 use crate::steer;
+use crate::tokens::ResponseReader;
 
 pub(super) fn begin<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -25,7 +28,6 @@ pub(super) fn begin<S: Store + ?Sized>(
         keys.map(|key| key_value(key, &header)).collect()
     };
     let intake = Intake {
-        started_us: moment.now_us(),
         api: inference.unwrap_or(Api::ChatCompletions),
         keys: config.pools.iter().map(key_values).collect(),
     };
@@ -174,11 +176,12 @@ fn depart<S: Store + ?Sized>(
         ..Effects::pass()
     };
     let flight = Flight {
-        started_us: intake.started_us,
+        departed_us: moment.now_us(),
         pool,
         reservation: Some(reservation),
         explanation: explanation.filter(|_| config.explain.response_header == Toggle::On),
-        response: None,
+        stage: Stage::Asked,
+        reader: ResponseReader::default(),
         first_chunk_us: None,
     };
     (State::Flight(Box::new(flight)), effects)

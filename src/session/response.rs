@@ -1,12 +1,10 @@
 //! From the response headers to the end of the stream: who served, how fast, and giving back.
 
 use super::{
-    Answer, Effects, Event, Failure, Flight, Input, Moment, Origin, Response, Rest, State,
-    StreamView,
+    Answer, Effects, Event, Failure, Flight, Input, Moment, Rest, Stage, State, StreamView,
 };
 use crate::balancer::Balancer;
-use crate::config::{SteeringMode, Toggle};
-use crate::endpoint::EndpointId;
+use crate::config::SteeringMode;
 use crate::state::Store;
 use crate::tokens::ResponseReader;
 
@@ -46,27 +44,8 @@ fn response_headers<S: Store + ?Sized>(
     flight: &mut Flight,
     effects: &mut Effects,
 ) {
-    let view = moment.view;
-    let status = view
-        .response_header(":status")
-        .and_then(|status| std::str::from_utf8(&status).ok()?.parse().ok())
-        .unwrap_or(0_u16);
-    let content_type = view.response_header("content-type").unwrap_or_default();
-    let reader = ResponseReader::for_content_type(&content_type);
-    let streamed = if content_type.starts_with(b"text/event-stream") {
-        Toggle::On
-    } else {
-        Toggle::Off
-    };
-    let origin = origin(status, view);
-    flight.response = Some(Response {
-        status,
-        origin,
-        streamed,
-        reader,
-    });
+    flight.stage = Stage::Answering;
     effects.response_header = flight.explanation.take();
-
     // In the other modes every attempt goes to the one endpoint that was named.
     if balancer.config().steering == SteeringMode::OverrideHost {
         retried(balancer, moment, flight, effects);
@@ -96,18 +75,6 @@ fn retried<S: Store + ?Sized>(
     flight.reservation = Some(reservation);
 }
 
-/// Only a 5xx may be Envoy's own word on a silent endpoint; other answers need no second look.
-fn origin(status: u16, view: &dyn StreamView) -> Origin {
-    if status < 500 {
-        return Origin::Engine;
-    }
-    match view.response_details() {
-        Some(details) if details == b"via_upstream" => Origin::Engine,
-        Some(details) if blames_endpoint(&details) => Origin::NoAnswer,
-        _ => Origin::Envoy,
-    }
-}
-
 /// Whether Envoy's words say that the endpoint broke off, or let a timeout of the route pass. A
 /// request that Envoy's own limits kept back (`overflow`) never came to the endpoint.
 fn blames_endpoint(details: &[u8]) -> bool {
@@ -123,9 +90,7 @@ fn response_chunk<S: Store + ?Sized>(
     chunk: &[u8],
     rest: Rest,
 ) {
-    if let Some(response) = &mut flight.response {
-        response.reader.push(chunk);
-    }
+    flight.reader.push(chunk);
     if chunk.is_empty() || flight.first_chunk_us.is_some() {
         return;
     }
@@ -150,54 +115,19 @@ fn finish<S: Store + ?Sized>(
     };
     let endpoint = reservation.endpoint();
     balancer.complete(moment.store, moment.now_ms(), reservation);
-    let Some(mut response) = flight.response.take() else {
-        return;
-    };
-    response.reader.finish();
-    let failure = match (
-        response.origin,
-        response.status,
-        response.reader.error_code(),
-    ) {
-        (Origin::NoAnswer, ..) => Some(Failure::Unreachable),
-        (Origin::Envoy, ..) => None,
-        (Origin::Engine, 429 | 503, _) | (Origin::Engine, 200, Some(429 | 503)) => {
-            Some(Failure::Overloaded)
-        }
-        (Origin::Engine, 200, Some(500..)) => Some(Failure::StreamError),
-        (Origin::Engine, 500.., _) => Some(Failure::ServerError),
-        (Origin::Engine, ..) => None,
-    };
-    if let Some(failure) = failure {
+    flight.reader.finish();
+    let outcome = outcome(&flight.reader, moment.view);
+    if let Outcome::Failed(failure) = outcome {
         effects.events.push(Event::Failed { endpoint, failure });
     }
-    if response.origin == Origin::Engine {
-        let good = response.status == 200 && response.reader.error_code().is_none();
-        effects.events.push(Event::Answered(Answer {
-            endpoint,
-            e2e_us: good.then(|| moment.now_us().saturating_sub(flight.started_us)),
-            ..answer(endpoint, &flight, &response, moment.now_us())
-        }));
-    }
-}
-
-/// What is known of the answer apart from its total time.
-fn answer(endpoint: EndpointId, flight: &Flight, response: &Response, now_us: u64) -> Answer {
-    let usage = response.reader.usage();
-    let good = response.status == 200
-        && response.reader.error_code().is_none()
-        && response.streamed == Toggle::On;
-    let first_us = flight.first_chunk_us.filter(|_| good);
-    let output_tokens = usage.map_or(response.reader.events(), |usage| usage.completion_tokens);
-    Answer {
+    let total_us = moment.now_us().saturating_sub(flight.departed_us);
+    effects.events.push(Event::Answered(Answer {
         endpoint,
-        ttft_us: first_us.map(|first_us| first_us.saturating_sub(flight.started_us)),
-        e2e_us: None,
-        tpot_us: first_us
-            .filter(|_| output_tokens >= 2)
-            .map(|first_us| now_us.saturating_sub(first_us) / (output_tokens - 1)),
-        usage,
-    }
+        ttft_us: flight.ttft_us(outcome),
+        e2e_us: (outcome == Outcome::Good).then_some(total_us),
+        tpot_us: flight.tpot_us(outcome, moment.now_us()),
+        usage: flight.reader.usage(),
+    }));
 }
 
 /// The stream is gone before the response came to its end: the client left, or the endpoint did.
@@ -212,22 +142,77 @@ fn abandon<S: Store + ?Sized>(
     };
     let endpoint = reservation.endpoint();
     balancer.complete(moment.store, moment.now_ms(), reservation);
-    let broken = moment
-        .view
-        .response_details()
-        .is_some_and(|details| blames_endpoint(&details));
-    if broken {
-        effects.events.push(Event::Failed {
-            endpoint,
-            failure: Failure::BrokenStream,
-        });
+    let details = moment.view.response_details();
+    if details.is_some_and(|details| blames_endpoint(&details)) {
+        let failure = Failure::BrokenStream;
+        effects.events.push(Event::Failed { endpoint, failure });
     }
-    if let Some(mut response) = flight.response.take() {
-        response.reader.finish();
-        let answer = Answer {
-            tpot_us: None,
-            ..answer(endpoint, &flight, &response, moment.now_us())
-        };
-        effects.events.push(Event::Answered(answer));
+    if flight.stage == Stage::Asked {
+        return;
+    }
+    flight.reader.finish();
+    let outcome = outcome(&flight.reader, moment.view);
+    effects.events.push(Event::Answered(Answer {
+        endpoint,
+        ttft_us: flight.ttft_us(outcome),
+        e2e_us: None,
+        tpot_us: None,
+        usage: flight.reader.usage(),
+    }));
+}
+
+impl Flight {
+    fn ttft_us(&self, outcome: Outcome) -> Option<u64> {
+        let first_us = self
+            .first_chunk_us
+            .filter(|_| outcome == Outcome::Good && self.reader.is_stream());
+        first_us.map(|first_us| first_us.saturating_sub(self.departed_us))
+    }
+
+    fn tpot_us(&self, outcome: Outcome, now_us: u64) -> Option<u64> {
+        let ttft_us = self.ttft_us(outcome)?;
+        let reported = self.reader.usage().map(|usage| usage.completion_tokens);
+        let intervals = reported
+            .unwrap_or(self.reader.events())
+            .checked_sub(1)
+            .filter(|intervals| *intervals > 0)?;
+        let total_us = now_us.saturating_sub(self.departed_us);
+        Some(total_us.saturating_sub(ttft_us) / intervals)
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// An answer.
+    Good,
+    /// None, or no good one, and the endpoint is to blame.
+    Failed(Failure),
+    /// No good answer, and nobody's failure: the client's error, or a limit of Envoy's own.
+    Refused,
+}
+
+fn outcome(reader: &ResponseReader, view: &dyn StreamView) -> Outcome {
+    let error = reader.error_code();
+    // Output is proof enough; the host is asked for the status only where there is none.
+    if error.is_none() && (reader.events() > 0 || reader.usage().is_some()) {
+        return Outcome::Good;
+    }
+    let status = view.response_status().unwrap_or(0);
+    if status >= 500 {
+        match view.response_details() {
+            Some(details) if details == b"via_upstream" => {}
+            Some(details) if blames_endpoint(&details) => {
+                return Outcome::Failed(Failure::Unreachable);
+            }
+            _ => return Outcome::Refused,
+        }
+    }
+    match (status, error) {
+        (429 | 503, _) | (200, Some(429 | 503)) => Outcome::Failed(Failure::Overloaded),
+        (200, Some(500..)) => Outcome::Failed(Failure::StreamError),
+        (500.., _) => Outcome::Failed(Failure::ServerError),
+        (200..300, None) => Outcome::Good,
+        _ => Outcome::Refused,
     }
 }

@@ -1,4 +1,7 @@
 //! Reads the body of a response as it passes: a JSON document, or a stream of server-sent events.
+//!
+//! Which of them it is shows in the first byte; asking Envoy for the content type would cost more
+//! than reading does.
 
 use super::answer::{Answer, Usage};
 use crate::request::find::find_any;
@@ -13,6 +16,8 @@ const HEAD_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
+    /// Nothing has come yet but white space.
+    Unknown,
     Json,
     Events,
     Ignored,
@@ -33,7 +38,7 @@ enum Line {
 ///
 /// ```
 /// use warmroute::tokens::ResponseReader;
-/// let mut reader = ResponseReader::for_content_type(b"text/event-stream; charset=utf-8");
+/// let mut reader = ResponseReader::default();
 /// reader.push(b"data: {\"choices\":[{\"text\":\"Hi\"}],\"usage\":{\"prompt_to");
 /// reader.push(b"kens\":5,\"completion_tokens\":1}}\n\ndata: [DONE]\n\n");
 /// reader.finish();
@@ -56,25 +61,10 @@ pub struct ResponseReader {
     done: bool,
 }
 
-impl ResponseReader {
-    /// A reader for a body of this `content-type`: JSON, server-sent events, or nothing to read.
-    pub fn for_content_type(content_type: &[u8]) -> Self {
-        let essence = content_type
-            .split(|&byte| byte == b';')
-            .next()
-            .unwrap_or_default()
-            .trim_ascii();
-        let format = if essence.eq_ignore_ascii_case(b"text/event-stream") {
-            Format::Events
-        } else if essence.eq_ignore_ascii_case(b"application/json")
-            || essence.to_ascii_lowercase().ends_with(b"+json")
-        {
-            Format::Json
-        } else {
-            Format::Ignored
-        };
+impl Default for ResponseReader {
+    fn default() -> Self {
         Self {
-            format,
+            format: Format::Unknown,
             tokens: Tokenizer::new(),
             answer: Answer::default(),
             line: Line::Name(0),
@@ -85,13 +75,18 @@ impl ResponseReader {
             done: false,
         }
     }
+}
 
+impl ResponseReader {
     /// Reads the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
+        if self.format == Format::Unknown {
+            self.format = format_of(bytes);
+        }
         match self.format {
             Format::Json => self.tokens.push(bytes, &mut self.answer),
             Format::Events => self.push_events(bytes),
-            Format::Ignored => {}
+            Format::Unknown | Format::Ignored => {}
         }
     }
 
@@ -102,8 +97,13 @@ impl ResponseReader {
                 self.answer.end_document();
             }
             Format::Events => self.end_event(),
-            Format::Ignored => {}
+            Format::Unknown | Format::Ignored => {}
         }
+    }
+
+    /// Whether the body is a stream of server-sent events.
+    pub fn is_stream(&self) -> bool {
+        self.format == Format::Events
     }
 
     /// What the engine reported so far; the last report of each figure counts.
@@ -208,5 +208,15 @@ impl ResponseReader {
         if self.answer.end_document() {
             self.events = self.events.saturating_add(1);
         }
+    }
+}
+
+/// A document opens with a brace; an event with the name of a field, or a colon if it is a comment.
+fn format_of(bytes: &[u8]) -> Format {
+    match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None => Format::Unknown,
+        Some(b'{') => Format::Json,
+        Some(b':' | b'd' | b'e' | b'i' | b'r' | 0xEF) => Format::Events,
+        Some(_) => Format::Ignored,
     }
 }

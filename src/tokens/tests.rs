@@ -10,10 +10,10 @@ macro_rules! recorded {
 }
 
 /// Reads `body` in pieces of every small size, and asserts that they all say the same.
-fn read(content_type: &str, body: &[u8]) -> ResponseReader {
-    let whole = read_in_pieces(content_type, body, body.len().max(1));
+fn read(body: &[u8]) -> ResponseReader {
+    let whole = read_in_pieces(body, body.len().max(1));
     for size in [1, 2, 3, 7, 64, 1000] {
-        let split = read_in_pieces(content_type, body, size);
+        let split = read_in_pieces(body, size);
         assert_eq!(split.usage(), whole.usage(), "{size}");
         assert_eq!(split.events(), whole.events(), "{size}");
         assert_eq!(split.error_code(), whole.error_code(), "{size}");
@@ -22,8 +22,8 @@ fn read(content_type: &str, body: &[u8]) -> ResponseReader {
     whole
 }
 
-fn read_in_pieces(content_type: &str, body: &[u8], size: usize) -> ResponseReader {
-    let mut reader = ResponseReader::for_content_type(content_type.as_bytes());
+fn read_in_pieces(body: &[u8], size: usize) -> ResponseReader {
+    let mut reader = ResponseReader::default();
     for piece in body.chunks(size) {
         reader.push(piece);
     }
@@ -32,11 +32,11 @@ fn read_in_pieces(content_type: &str, body: &[u8], size: usize) -> ResponseReade
 }
 
 fn json(body: &[u8]) -> ResponseReader {
-    read("application/json", body)
+    read(body)
 }
 
 fn events(body: &[u8]) -> ResponseReader {
-    read("text/event-stream; charset=utf-8", body)
+    read(body)
 }
 
 fn usage(prompt: u64, completion: u64, cached: Option<u64>) -> Option<Usage> {
@@ -232,17 +232,34 @@ fn events_without_a_blank_line_between_or_behind_still_count() {
 }
 
 #[test]
-fn other_content_types_are_ignored() {
-    let body = br#"{"usage":{"prompt_tokens":7,"completion_tokens":2}}"#;
-    for content_type in ["text/html", "", "application/octet-stream", "\u{0}"] {
-        assert_eq!(read(content_type, body).usage(), None);
-    }
-    for content_type in [
-        "Application/JSON",
-        "application/problem+json;x=y",
-        " application/json ; charset=utf-8",
+fn the_first_byte_tells_what_a_body_is() {
+    let usage_of = |body: &[u8]| read(body).usage();
+    let known = usage(7, 2, None);
+    let document = b" \r\n{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}";
+    assert_eq!(usage_of(document), known);
+    for begin in [
+        "data:",
+        ": comment\n\ndata:",
+        "event: x\ndata: ",
+        "id: 1\ndata:",
+        "retry: 5\ndata:",
+        "\n\ndata:",
     ] {
-        assert_eq!(read(content_type, body).usage(), usage(7, 2, None));
+        let stream = [begin.as_bytes(), &document[3..], b"\n\n"].concat();
+        let reader = read(&stream);
+        assert_eq!(
+            (reader.usage(), reader.is_stream()),
+            (known, true),
+            "{begin}"
+        );
+    }
+    for begin in ["<html>", "[", "\u{1}", "Internal Server Error "] {
+        let other = [begin.as_bytes(), &document[3..]].concat();
+        assert_eq!(
+            (usage_of(&other), read(&other).is_stream()),
+            (None, false),
+            "{begin}"
+        );
     }
 }
 

@@ -140,6 +140,8 @@ async fn every_ending(mode: Mode, workers: u32) {
     let clients = clients(&fleet, 16);
     let tally = mixed::run(&fleet, &clients, 2_080).await.unwrap();
     assert_eq!(tally.requests, 2_080);
+    // One in 26, over HTTP/1.1.
+    assert_eq!(tally.too_large, 40, "{tally:?}");
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
     // Also what a pick sees, which no gauge stands between.
     let (pick, _) = open(&clients[0], Call::chat(&chat("probe"))).await.unwrap();

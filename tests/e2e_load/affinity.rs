@@ -1,6 +1,5 @@
 //! Cases H: what goes together goes to one endpoint, and only that.
 
-use crate::SETTLE;
 use crate::decision::{
     Decision, ask, change, chat, clients, explained, held, plugin, pools, until_idle, with,
 };
@@ -8,6 +7,7 @@ use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::Fleet;
 use crate::waves::{counts, open_all};
+use crate::{SETTLE, counted};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -342,10 +342,12 @@ async fn hot_prefix(mode: Mode, workers: u32) {
     // 1.25 times the fair share of 60 equal requests, rounded up.
     assert_eq!(counts.len(), 2, "{counts:?}");
     assert!(counts.values().all(|count| *count <= 38), "{counts:?}");
+    let overflows = opened.iter().filter(|(pick, _)| pick.reason == "overflow");
+    let overflows = u32::try_from(overflows.count()).unwrap();
     drop(opened);
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
-    let stats = fleet.stats().await;
-    assert!(stats.metric("warmroute_overflow_total", &[]) >= 22.0);
+    counted(&fleet, "warmroute_overflow_total", &[], overflows).await;
+    assert!(overflows >= 22, "{overflows}");
 }
 
 with_one_and_four_workers!(

@@ -1,6 +1,8 @@
 //! What the filter says of its own picks, and requests that make it say so.
 // The figures use a part of it.
 #![allow(dead_code)]
+// As in a test, to panic is a way to fail.
+#![allow(clippy::expect_used, clippy::indexing_slicing)]
 
 use crate::support::client::{Call, HttpClient, Protocol, Streaming};
 use crate::support::config::{EnvoyConfig, Mode};

@@ -1,6 +1,8 @@
 //! Requests that end in every way there is.
 // The figures use a part of it.
 #![allow(dead_code)]
+// As in a test, to panic is a way to fail.
+#![allow(clippy::expect_used, clippy::indexing_slicing)]
 
 use crate::decision::{Decision, HEADER, chat, explained, with};
 use crate::support::client::{Answer, Call, HttpClient};
@@ -15,7 +17,7 @@ const ALIVE: usize = 4;
 const CONCURRENT: usize = 64;
 /// Chosen by this header, some requests meet a route of their own.
 const CASE: &str = "x-case";
-const LISTENER_BUFFER_BYTES: u32 = 64 << 10;
+const BUFFER_BYTES: u32 = 64 << 10;
 const TOO_LARGE_BYTES: usize = 300 << 10;
 
 /// A way to end.
@@ -25,7 +27,8 @@ pub enum Ending {
     Streamed,
     /// The engine answers with this status.
     Status(u16),
-    /// Envoy finds the body too large to hold.
+    /// Envoy finds the body too large to hold, over HTTP/1.1. HTTP/2 has larger buffers, and the
+    /// engine finds no messages in it.
     TooLarge,
     /// The engine resets the connection instead of answering.
     ResetBeforeHeaders,
@@ -87,10 +90,20 @@ pub struct Tally {
     pub requests: u64,
     /// Those of which the filter cannot have seen enough to pick.
     pub without_pick: u64,
-    /// Those whose client left so early that there may have been no pick.
+    /// Those that ended so early that there may have been no pick.
     pub perhaps_without_pick: u64,
     /// Those that Envoy answered because the endpoint refuses connections.
     pub refused: u64,
+    /// Those that Envoy answered because it could not hold the body.
+    pub too_large: u64,
+}
+
+/// How a request ended, apart from the way it was meant to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    AsMeant,
+    Refused,
+    TooLarge,
 }
 
 /// Starts the fleet, with one endpoint more that refuses connections.
@@ -107,9 +120,11 @@ pub async fn start(mode: Mode, workers: u32) -> Result<Fleet, String> {
 /// Gives some requests a route of their own, and makes Envoy hold less.
 fn routes(config: &mut EnvoyConfig) {
     let listener = &mut config.0["static_resources"]["listeners"][0];
-    listener["per_connection_buffer_limit_bytes"] = json!(LISTENER_BUFFER_BYTES);
-    let routes = &mut listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
-        [0]["routes"];
+    listener["per_connection_buffer_limit_bytes"] = json!(BUFFER_BYTES);
+    let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
+    let host = &mut manager["route_config"]["virtual_hosts"][0];
+    host["request_body_buffer_limit"] = json!(BUFFER_BYTES);
+    let routes = &mut host["routes"];
     let mut shipped = routes[0].clone();
     if let Some(policy) = shipped.pointer_mut("/route/retry_policy") {
         let on = policy["retry_on"].as_str().unwrap_or_default();
@@ -130,71 +145,98 @@ fn routes(config: &mut EnvoyConfig) {
 /// Sends `requests` requests, many at a time, and checks how each one ends for its client.
 pub async fn run(fleet: &Fleet, clients: &[HttpClient], requests: u64) -> Result<Tally, String> {
     let alive = fleet.endpoints();
-    let numbers = (0..requests).zip(ENDINGS.iter().cycle().zip(clients.iter().cycle()));
-    let mut ends = futures_util::stream::iter(numbers)
-        .map(|(number, (ending, client))| one(client, *ending, number, &alive))
+    let endings = (0..requests).zip(ENDINGS.iter().cycle());
+    let mut ends = futures_util::stream::iter(endings)
+        .map(|(number, ending)| {
+            // Shifted by one in each round of the endings, so that each meets every client.
+            let turn = number as usize + number as usize / ENDINGS.len();
+            one(&clients[turn % clients.len()], *ending, number, &alive)
+        })
         .buffer_unordered(CONCURRENT);
     let mut tally = Tally::default();
     while let Some(end) = ends.next().await {
-        let (ending, refused) = end?;
+        let (ending, end) = end?;
         tally.requests += 1;
-        tally.refused += u64::from(refused);
+        tally.refused += u64::from(end == End::Refused);
+        tally.too_large += u64::from(end == End::TooLarge);
         match ending {
-            Ending::TooLarge | Ending::LeaveWhileSending => tally.without_pick += 1,
-            Ending::LeaveBeforeHeaders => tally.perhaps_without_pick += 1,
+            Ending::LeaveWhileSending => tally.without_pick += 1,
+            Ending::TooLarge | Ending::LeaveBeforeHeaders => tally.perhaps_without_pick += 1,
             _ => {}
         }
     }
     Ok(tally)
 }
 
-/// The ending, and whether the endpoint refused the connection.
+/// Sends one request and checks how it ends.
 async fn one(
     client: &HttpClient,
     ending: Ending,
     number: u64,
     alive: &[String],
-) -> Result<(Ending, bool), String> {
+) -> Result<(Ending, End), String> {
     let call = call(ending, number);
-    let refused = match ending {
+    let end = match ending {
         Ending::LeaveBeforeHeaders | Ending::LeaveWhileSending => {
             // Whatever comes within this time is dropped with the rest.
             let _ = tokio::time::timeout(Duration::from_millis(40), client.send(call)).await;
-            false
+            Ok(End::AsMeant)
         }
-        Ending::LeaveQuietStream | Ending::LeaveBusyStream => {
-            let mut stream = client
-                .open(call)
-                .await
-                .map_err(|why| format!("{ending:?}: {why}"))?;
-            let refused = is_refused(stream.status, &stream.header(HEADER), alive);
-            if !refused && stream.status != 200 {
-                return Err(format!("{ending:?}: status {}", stream.status));
-            }
-            if !refused {
-                let first = stream.next().await;
-                first.ok_or_else(|| format!("{ending:?}: no first chunk"))??;
-            }
-            refused
-        }
+        Ending::LeaveQuietStream | Ending::LeaveBusyStream => leave(client, call, alive).await,
         _ => {
             let answer = client.send(call).await;
-            let refused = answer
-                .as_ref()
-                .is_ok_and(|answer| is_refused(answer.status, &answer.header(HEADER), alive));
-            if !refused {
-                check(ending, answer).map_err(|why| format!("{ending:?}: {why}"))?;
+            let refused =
+                |answer: &Answer| is_refused(answer.status, &answer.header(HEADER), alive);
+            match answer {
+                // Meant to be a 503, so that it makes no difference.
+                answer if expected(ending) == 503 => check(ending, answer).map(|()| End::AsMeant),
+                // Envoy has not kept so much of it that it could try elsewhere.
+                Ok(answer) if ending == Ending::TooLarge && refused(&answer) => Ok(End::AsMeant),
+                Ok(answer) if refused(&answer) => Ok(End::Refused),
+                Ok(answer) if ending == Ending::TooLarge && answer.status == 413 => {
+                    Ok(End::TooLarge)
+                }
+                // The connection closed under the client's hands, before it could read the answer.
+                Err(_) if ending == Ending::TooLarge => Ok(End::TooLarge),
+                // The last of its three tries came to the one that refuses.
+                Ok(answer) if ending == Ending::RetriedStatus && answer.status == 503 => {
+                    ranks_refusing(&answer.header(HEADER), alive)
+                }
+                answer => check(ending, answer).map(|()| End::AsMeant),
             }
-            refused
         }
     };
-    Ok((ending, refused))
+    match end {
+        Ok(end) => Ok((ending, end)),
+        Err(why) => Err(format!("request {number}, {ending:?}: {why}")),
+    }
+}
+
+/// Leaves after the first chunk.
+async fn leave(client: &HttpClient, call: Call, alive: &[String]) -> Result<End, String> {
+    let mut stream = client.open(call).await?;
+    if is_refused(stream.status, &stream.header(HEADER), alive) {
+        return Ok(End::Refused);
+    }
+    if stream.status != 200 {
+        return Err(format!("status {}", stream.status));
+    }
+    stream.next().await.ok_or("no first chunk")??;
+    Ok(End::AsMeant)
 }
 
 /// Envoy's 503 on behalf of the endpoint that refuses connections.
 fn is_refused(status: u16, decision: &str, alive: &[String]) -> bool {
     status == 503
         && Decision::parse(decision).is_ok_and(|decision| !alive.contains(&decision.endpoint))
+}
+
+fn ranks_refusing(decision: &str, alive: &[String]) -> Result<End, String> {
+    let decision = Decision::parse(decision)?;
+    match decision.ranked.iter().all(|ranked| alive.contains(ranked)) {
+        true => Err(format!("status 503 from one of {:?}", decision.ranked)),
+        false => Ok(End::AsMeant),
+    }
 }
 
 fn call(ending: Ending, number: u64) -> Call {
@@ -253,26 +295,28 @@ fn call(ending: Ending, number: u64) -> Call {
     }
 }
 
-fn check(ending: Ending, answer: Result<Answer, String>) -> Result<(), String> {
-    let expected = match ending {
-        Ending::ResetMidStream | Ending::ResetMidBody => {
-            return match answer {
-                Ok(answer) => Err(format!("a clean end, status {}", answer.status)),
-                Err(_) => Ok(()),
-            };
-        }
-        // The connection closes under the client's hands, before or after it reads the answer.
-        Ending::TooLarge if answer.is_err() => return Ok(()),
-        Ending::TooLarge => 413,
+/// The status that the client should see.
+fn expected(ending: Ending) -> u16 {
+    match ending {
+        Ending::TooLarge => 400,
         Ending::Status(status) => status,
         Ending::RetriedStatus => 502,
         Ending::ResetBeforeHeaders => 503,
         Ending::LocalReply => 418,
         Ending::Timeout => 504,
         _ => 200,
-    };
+    }
+}
+
+fn check(ending: Ending, answer: Result<Answer, String>) -> Result<(), String> {
+    if matches!(ending, Ending::ResetMidStream | Ending::ResetMidBody) {
+        return match answer {
+            Ok(answer) => Err(format!("a clean end, status {}", answer.status)),
+            Err(_) => Ok(()),
+        };
+    }
     let answer = answer?;
-    if answer.status != expected {
+    if answer.status != expected(ending) {
         return Err(format!("status {}: {}", answer.status, answer.text()));
     }
     let whole = match ending {

@@ -1,11 +1,11 @@
 //! Set-ups: a host that shows no bodies, weights, pools, models, and every metric with its labels.
 
-use crate::SETTLE;
 use crate::decision::{Decision, ask, change, chat, clients, explained, held, open, plugin, with};
 use crate::support::client::{Call, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::Fleet;
 use crate::waves::{counts, open_all};
+use crate::{SETTLE, counted};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -36,16 +36,9 @@ async fn watchdog(mode: Mode, workers: u32) {
         let answer = client.send(Call::get("/v1/models")).await.unwrap();
         assert_eq!(answer.status, 200);
     }
-    let stats = fleet.stats().await;
-    assert_eq!(
-        stats.metric("warmroute_watchdog_total", &[]),
-        f64::from(sent)
-    );
+    counted(&fleet, "warmroute_watchdog_total", &[], sent).await;
     let unread = [("outcome", "unread")];
-    assert_eq!(
-        stats.metric("warmroute_parse_total", &unread),
-        f64::from(sent)
-    );
+    counted(&fleet, "warmroute_parse_total", &unread, sent).await;
     let log = fleet.envoy.log();
     let line = "allow_on_headers_stop_iteration: true";
     assert_eq!(log.matches(line).count(), sent as usize, "{log}");
@@ -163,10 +156,9 @@ async fn models(mode: Mode, workers: u32) {
         "{}",
         answer.text()
     );
-    let stats = fleet.stats().await;
     let rare = [("endpoint", all[2].as_str())];
     // 20 of `large` and 20 of `lora`; none of `rare`.
-    assert_eq!(stats.metric("warmroute_picks_total", &rare), 40.0);
+    counted(&fleet, "warmroute_picks_total", &rare, 40).await;
 }
 
 with_one_and_four_workers!(
@@ -255,10 +247,10 @@ async fn metrics(mode: Mode, workers: u32) {
     let home = [("policy", "prefix_hash"), ("reason", "home")];
     assert!(stats.metric("warmroute_picks_total", &home) > 0.0);
     let complete = [("outcome", "complete")];
-    assert_eq!(stats.metric("warmroute_parse_total", &complete), 67.0);
+    counted(&fleet, "warmroute_parse_total", &complete, 67).await;
     let server_error = [("kind", "server_error")];
-    assert_eq!(stats.metric("warmroute_failures_total", &server_error), 1.0);
-    assert_eq!(stats.metric("warmroute_output_tokens_total", &[]), 54.0);
+    counted(&fleet, "warmroute_failures_total", &server_error, 1).await;
+    counted(&fleet, "warmroute_output_tokens_total", &[], 54).await;
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
 }
 

@@ -35,7 +35,7 @@ impl StreamView for Chat {
         }
     }
 
-    fn response_header(&self, _: &str) -> Option<Vec<u8>> {
+    fn response_status(&self) -> Option<u16> {
         None
     }
 
