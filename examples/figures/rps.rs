@@ -18,8 +18,8 @@ const ENVOY_CORE: u32 = 0;
 const LOAD_CORE: u32 = 1;
 const ENDPOINTS: usize = 4;
 const CONNECTIONS: usize = 16;
-const ROUNDS: usize = 7;
-const ROUND: Duration = Duration::from_millis(2_000);
+const ROUNDS: usize = 15;
+const ROUND: Duration = Duration::from_millis(1_000);
 /// Long enough for V8 to have compiled what is hot.
 const WARM_UP: Duration = Duration::from_millis(3_000);
 const PROMPTS: usize = 64;
@@ -72,6 +72,10 @@ async fn compare() -> Result<Vec<Figure>, String> {
         ("envoy_plain_cpu_us_per_request", plain_cpu_us),
         ("envoy_with_filter_cpu_us_per_request", filter_cpu_us),
         (
+            "clients_and_upstream_cpu_us_per_request",
+            of(|(plain, _)| plain.load_cpu_us)?,
+        ),
+        (
             "envoy_with_filter_vs_plain_cpu",
             of(|(plain, filter)| filter.cpu_us / plain.cpu_us)?,
         ),
@@ -89,6 +93,9 @@ struct Round {
     rps: f64,
     /// Of Envoy, for each request.
     cpu_us: f64,
+    /// Of clients and upstream together, for each request. As long as it is less than Envoy's, Envoy
+    /// is the bottleneck.
+    load_cpu_us: f64,
 }
 
 impl Side {
@@ -108,6 +115,8 @@ impl Side {
         for _ in 0..CONNECTIONS {
             clients.push(Client::connect(self.envoy.listener).await?);
         }
+        let load = Process::this();
+        let load_before_us = load.cpu_us()?;
         let cpu_before_us = self.process.cpu_us()?;
         let begun = Instant::now();
         let deadline = begun + lasts;
@@ -118,10 +127,12 @@ impl Side {
         let answered: Vec<Result<u64, String>> = futures_util::future::join_all(loops).await;
         let elapsed_s = begun.elapsed().as_secs_f64();
         let cpu_us = self.process.cpu_us()? - cpu_before_us;
+        let load_cpu_us = load.cpu_us()? - load_before_us;
         let answered = answered.into_iter().sum::<Result<u64, String>>()? as f64;
         Ok(Round {
             rps: answered / elapsed_s,
             cpu_us: cpu_us as f64 / answered,
+            load_cpu_us: load_cpu_us as f64 / answered,
         })
     }
 }
