@@ -21,8 +21,7 @@ pub(super) fn respond<S: Store + ?Sized>(
             rest == Rest::End
         }
         Input::ResponseBody(chunk, rest) => {
-            response_chunk(balancer, moment, &mut flight, chunk, rest);
-            rest == Rest::End
+            response_chunk(balancer, moment, &mut flight, chunk, rest) == Rest::End
         }
         Input::ResponseTrailers => true,
         Input::Closed => {
@@ -83,16 +82,23 @@ fn blames_endpoint(details: &[u8]) -> bool {
     timed_out || reset
 }
 
+/// Reads on. Says whether the answer is complete: Envoy tells the end of a body only afterwards, in
+/// a callback of its own.
 fn response_chunk<S: Store + ?Sized>(
     balancer: &mut Balancer,
     moment: &Moment<'_, S>,
     flight: &mut Flight,
     chunk: &[u8],
     rest: Rest,
-) {
+) -> Rest {
     flight.reader.push(chunk);
+    let rest = if flight.reader.is_whole() {
+        Rest::End
+    } else {
+        rest
+    };
     if chunk.is_empty() || flight.first_chunk_us.is_some() {
-        return;
+        return rest;
     }
     // Response headers of a stream come before its prefill; the first chunk is the sign.
     flight.first_chunk_us = Some(moment.now_us());
@@ -101,6 +107,7 @@ fn response_chunk<S: Store + ?Sized>(
     {
         balancer.prefill_done(moment.store, moment.now_ms(), reservation);
     }
+    rest
 }
 
 /// The response came to its end.
