@@ -12,11 +12,13 @@ mod support;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::time::Duration;
-use support::check::{CASE_HEADER, at_rest, becomes, decided, seen, sha256, unharmed};
+use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, seen, sha256, unharmed};
 use support::client::{Answer, Call, HttpClient, Protocol};
 use support::config::{EnvoyConfig, Mode, set};
 use support::fleet::{Fleet, FleetOptions};
 use support::stats::Stats;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -499,6 +501,70 @@ async fn b5_a_burst_after_a_pause_is_not_refused_filter_state() {
 #[tokio::test]
 async fn b5_a_burst_after_a_pause_is_not_refused_override_host() {
     bursts(Mode::OverrideHost, 1_000_000).await;
+}
+
+/// What is held of each counts against the windows of the one connection.
+#[tokio::test]
+async fn b5_many_uploads_at_once_on_one_connection() {
+    let mut fleet = start(Mode::OverrideHost, 1, json!({})).await;
+    let body = picture(1_300_000);
+    let client = fleet.client(Protocol::Http2);
+    let upload = |number: usize| {
+        let call = Call::trickle(CHAT, pieces(&body, 90_000), Duration::from_millis(5));
+        let (client, call) = (client.clone(), call.header(CASE_HEADER, number.to_string()));
+        tokio::spawn(async move { client.send(call).await })
+    };
+    let uploads: Vec<_> = (10_000..10_040).map(upload).collect();
+    for upload in uploads {
+        assert_eq!(upload.await.unwrap().unwrap().status, 200);
+    }
+    let whole = sha256(&body);
+    for number in 10_000..10_040 {
+        let arrived = seen(&fleet, &number.to_string());
+        assert_eq!(arrived.len(), 1);
+        assert_eq!(arrived[0].1.body_sha256, whole);
+    }
+    unharmed(&mut fleet).await;
+}
+
+/// curl and others ask first before they send a large body; the answer must come although the
+/// request is held.
+#[tokio::test]
+async fn b5_a_client_that_waits_for_100_continue() {
+    for mode in Mode::STEERING {
+        let mut fleet = start(mode, 1, json!({})).await;
+        let body = user("\"Hi\"", "");
+        let mut stream = TcpStream::connect(fleet.envoy.listener).await.unwrap();
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Type: application/json\r\n\
+             {CASE_HEADER}: expect\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut first = [0; 25];
+        let read = stream.read_exact(&mut first);
+        tokio::time::timeout(SETTLE, read)
+            .await
+            .expect("an answer")
+            .unwrap();
+        assert_eq!(&first, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert_eq!(
+            seen(&fleet, "expect")[0].1.body_sha256,
+            sha256(body.as_bytes())
+        );
+        becomes(
+            &fleet,
+            "warmroute_parse_total",
+            &[("outcome", "complete")],
+            1.0,
+        )
+        .await;
+        unharmed(&mut fleet).await;
+    }
 }
 
 /// B6: the token counters say what the engine said, however it said it.

@@ -63,21 +63,27 @@ async fn failures(fleet: &Fleet, labels: &[(&str, &str)]) -> f64 {
         .metric("warmroute_failures_total", labels)
 }
 
-/// One failure of `kind`, of the endpoint that `answer` names, and no other since `before`.
-async fn one_failure(fleet: &Fleet, before: f64, endpoint: &str, kind: &str) {
-    becomes(fleet, "warmroute_failures_total", &[], before + 1.0).await;
-    let labels = [("endpoint", endpoint), ("kind", kind)];
-    let stats = at_rest(fleet).await;
-    let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
-    assert_eq!(
-        stats.metric("warmroute_failures_total", &[]),
-        before + 1.0,
-        "{found:?}"
-    );
-    assert!(
-        stats.metric("warmroute_failures_total", &labels) >= 1.0,
-        "no {kind} at {endpoint}: {found:?}"
-    );
+/// The failures that should have been counted so far.
+#[derive(Default)]
+struct Blamed(f64);
+
+impl Blamed {
+    /// Waits for one more failure, of `kind` and of `endpoint`.
+    async fn one(&mut self, fleet: &Fleet, endpoint: &str, kind: &str) {
+        self.0 += 1.0;
+        becomes(fleet, "warmroute_failures_total", &[], self.0).await;
+        let stats = fleet.stats().await;
+        let labels = [("endpoint", endpoint), ("kind", kind)];
+        let found: Vec<_> = stats.samples("warmroute_failures_total", &[]).collect();
+        assert!(
+            stats.metric("warmroute_failures_total", &labels) >= 1.0,
+            "no {kind} at {endpoint}: {found:?}"
+        );
+    }
+
+    async fn nobody_else(&self, fleet: &Fleet) {
+        assert_eq!(failures(fleet, &[]).await, self.0);
+    }
 }
 
 /// Ends replica `index`; its address stays in the configuration.
@@ -210,6 +216,26 @@ async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
     assert_eq!(added("warmroute_output_tokens_total", &next), 8.0);
     assert_eq!(added("warmroute_output_tokens_total", &victim), 0.0);
 
+    // Large bodies too, also those that still stream when the choice is made.
+    for bytes in [500_000, 2_000_000, 3_500_000] {
+        let mut body = chat(number, false);
+        body["user"] = "u".repeat(bytes).into();
+        for protocol in Protocol::ALL {
+            let answer = fleet
+                .client(protocol)
+                .send(Call::chat(&body))
+                .await
+                .unwrap();
+            assert_eq!(decided(&answer, "endpoint"), victim, "{bytes} bytes");
+            assert_eq!(
+                answer.status,
+                200,
+                "{bytes} bytes over {protocol:?}: {}",
+                answer.text()
+            );
+        }
+    }
+
     // While it runs, the load stands where it runs.
     let mut running = client.open(faulty(number, true, "stall=3")).await.unwrap();
     running.next().await.unwrap().unwrap();
@@ -241,13 +267,13 @@ async fn inflight_becomes(fleet: &Fleet, labels: &[(&str, &str)], wanted: f64) {
 async fn a_dead_endpoint_is_a_503_where_there_is_no_failover() {
     for mode in [Mode::OriginalDst, Mode::FilterState] {
         let mut fleet = start(mode, 4).await;
+        let mut blamed = Blamed::default();
         let client = fleet.client(Protocol::Http1);
         let victim = fleet.endpoints()[2].clone();
         let number = chat_for(&client, &victim).await;
         kill(&mut fleet, 2).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         for stream in [false, true] {
-            let before = failures(&fleet, &[]).await;
             let answer = client
                 .send(Call::chat(&chat(number, stream)))
                 .await
@@ -256,14 +282,65 @@ async fn a_dead_endpoint_is_a_503_where_there_is_no_failover() {
                 (answer.status, decided(&answer, "endpoint")),
                 (503, victim.clone())
             );
-            one_failure(&fleet, before, &victim, "unreachable").await;
+            blamed.one(&fleet, &victim, "unreachable").await;
         }
         assert_eq!(
             at_rest(&fleet).await.metric("warmroute_retries_total", &[]),
             0.0
         );
+        blamed.nobody_else(&fleet).await;
         unharmed(&mut fleet).await;
     }
+}
+
+fn retry_any_5xx(config: &mut EnvoyConfig) {
+    let route =
+        format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/retry_policy/retry_on");
+    set(&mut config.0, &route, json!("5xx")).unwrap();
+}
+
+/// A retry that the route's owner asked for, with a body of every size that may be sent twice.
+#[tokio::test]
+async fn f2_a_refusal_is_retried_at_the_next_of_the_list() {
+    let mut fleet = start_adjusted(Mode::OverrideHost, json!({}), retry_any_5xx).await;
+    let client = fleet.client(Protocol::Http2);
+    let home = decided(
+        &client.send(Call::chat(&chat(1, false))).await.unwrap(),
+        "endpoint",
+    );
+    let refusing = fleet
+        .mocks
+        .iter()
+        .find(|mock| mock.addr().to_string() == home)
+        .unwrap();
+    refusing.set_faults(support::mock::Fault::parse_list("status=503").unwrap());
+    let mut retries = 0.0;
+    for bytes in [10, 100_000, 400_000] {
+        let mut body = chat(1, false);
+        // After the prompt and the model, so that the key stays.
+        body["user"] = "u".repeat(bytes).into();
+        let call = Call::chat(&body).header(CASE_HEADER, bytes.to_string());
+        let answer = client.send(call).await.unwrap();
+        assert_eq!(answer.status, 200, "{bytes} bytes: {}", answer.text());
+        assert_eq!(decided(&answer, "endpoint"), home);
+        let tries: Vec<_> = seen(&fleet, &bytes.to_string());
+        assert_eq!(tries.len(), 2, "{bytes} bytes");
+        assert_eq!(tries[0].1.body_sha256, tries[1].1.body_sha256);
+        let next = decided(&answer, "ranked")
+            .split('|')
+            .nth(1)
+            .unwrap()
+            .to_owned();
+        retries += 1.0;
+        becomes(
+            &fleet,
+            "warmroute_retries_total",
+            &[("endpoint", &next)],
+            retries,
+        )
+        .await;
+    }
+    unharmed(&mut fleet).await;
 }
 
 /// The stream must break for the client too; `None` from `next` would be a clean end.
@@ -279,6 +356,7 @@ async fn breaks(mut stream: Streaming) {
 
 async fn broken_streams(mode: Mode, workers: u32) {
     let mut fleet = start(mode, workers).await;
+    let mut blamed = Blamed::default();
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
         for (stream, fault) in [
@@ -286,7 +364,6 @@ async fn broken_streams(mode: Mode, workers: u32) {
             (true, "reset=after:0"),
             (false, "reset=after:1"),
         ] {
-            let before = failures(&fleet, &[]).await;
             let answer = client.open(faulty(7, stream, fault)).await.unwrap();
             assert_eq!(answer.status, 200);
             let line = answer.header("x-warmroute-decision");
@@ -295,14 +372,16 @@ async fn broken_streams(mode: Mode, workers: u32) {
                 .split(';')
                 .find_map(|part| part.strip_prefix("endpoint="))
                 .unwrap();
-            one_failure(&fleet, before, endpoint, "broken_stream").await;
+            blamed.one(&fleet, endpoint, "broken_stream").await;
         }
         // Before any response, the client gets Envoy's 503.
-        let before = failures(&fleet, &[]).await;
         let answer = client.send(faulty(7, true, "reset=headers")).await.unwrap();
         assert_eq!(answer.status, 503, "{}", answer.text());
-        one_failure(&fleet, before, &decided(&answer, "endpoint"), "unreachable").await;
+        blamed
+            .one(&fleet, &decided(&answer, "endpoint"), "unreachable")
+            .await;
     }
+    blamed.nobody_else(&fleet).await;
     unharmed(&mut fleet).await;
 }
 
@@ -325,6 +404,7 @@ async fn f6_a_broken_stream_is_broken_for_the_client_override_host() {
 #[tokio::test]
 async fn f6_an_endpoint_that_dies_in_mid_stream() {
     let mut fleet = start(Mode::OverrideHost, 1).await;
+    let mut blamed = Blamed::default();
     let client = fleet.client(Protocol::Http1);
     let victim = fleet.endpoints()[0].clone();
     let number = chat_for(&client, &victim).await;
@@ -332,7 +412,8 @@ async fn f6_an_endpoint_that_dies_in_mid_stream() {
     answer.next().await.unwrap().unwrap();
     kill(&mut fleet, 0).await;
     breaks(answer).await;
-    one_failure(&fleet, 0.0, &victim, "broken_stream").await;
+    blamed.one(&fleet, &victim, "broken_stream").await;
+    blamed.nobody_else(&fleet).await;
     unharmed(&mut fleet).await;
 }
 
@@ -341,6 +422,7 @@ async fn f6_an_endpoint_that_dies_in_mid_stream() {
 async fn f7_answers_of_the_engine_pass_unchanged() {
     for mode in Mode::STEERING {
         let mut fleet = start(mode, 1).await;
+        let mut blamed = Blamed::default();
         for protocol in Protocol::ALL {
             let client = fleet.client(protocol);
             for (stream, fault, kind) in [
@@ -354,16 +436,13 @@ async fn f7_answers_of_the_engine_pass_unchanged() {
                 (false, "status=502", Some("server_error")),
                 (false, "error-in-stream=500", Some("server_error")),
             ] {
-                let before = failures(&fleet, &[]).await;
                 let answer = client.send(faulty(3, stream, fault)).await.unwrap();
                 let direct = HttpClient::new(fleet.mocks[0].addr(), Protocol::Http1);
                 let direct = direct.send(faulty(3, stream, fault)).await.unwrap();
                 same(&answer, &direct, fault);
-                match kind {
-                    Some(kind) => {
-                        one_failure(&fleet, before, &decided(&answer, "endpoint"), kind).await
-                    }
-                    None => assert_eq!(failures(&fleet, &[]).await, before, "{fault}"),
+                if let Some(kind) = kind {
+                    let endpoint = decided(&answer, "endpoint");
+                    blamed.one(&fleet, &endpoint, kind).await;
                 }
             }
         }
@@ -372,6 +451,7 @@ async fn f7_answers_of_the_engine_pass_unchanged() {
             at_rest(&fleet).await.metric("warmroute_retries_total", &[]),
             0.0
         );
+        blamed.nobody_else(&fleet).await;
         unharmed(&mut fleet).await;
     }
 }
@@ -387,18 +467,20 @@ fn same(answer: &Answer, direct: &Answer, fault: &str) {
 #[tokio::test]
 async fn f9_an_error_inside_a_200_is_no_success() {
     let mut fleet = start(Mode::OriginalDst, 1).await;
+    let mut blamed = Blamed::default();
     let client = fleet.client(Protocol::Http2);
     for (fault, kind) in [
         ("error-in-stream=500", "stream_error"),
         ("error-in-stream=500,chunk=1", "stream_error"),
         ("error-in-stream=503", "overloaded"),
     ] {
-        let before = failures(&fleet, &[]).await;
         let answer = client.send(faulty(1, true, fault)).await.unwrap();
         assert_eq!(answer.status, 200);
         assert!(answer.text().contains("\"error\""), "{}", answer.text());
         assert!(answer.text().ends_with("data: [DONE]\n\n"));
-        one_failure(&fleet, before, &decided(&answer, "endpoint"), kind).await;
+        blamed
+            .one(&fleet, &decided(&answer, "endpoint"), kind)
+            .await;
     }
     // Envoy merges histograms every five seconds: all four requests are in, or one.
     client.send(Call::chat(&chat(1, true))).await.unwrap();
@@ -413,6 +495,7 @@ async fn f9_an_error_inside_a_200_is_no_success() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert_eq!(counts, [1.0, 1.0]);
+    blamed.nobody_else(&fleet).await;
     unharmed(&mut fleet).await;
 }
 
@@ -513,17 +596,18 @@ fn short_timeout(config: &mut EnvoyConfig) {
 async fn an_endpoint_that_hangs_past_the_upstream_timeout() {
     for mode in Mode::STEERING {
         let mut fleet = start_adjusted(mode, json!({}), short_timeout).await;
+        let mut blamed = Blamed::default();
         for protocol in Protocol::ALL {
             let client = fleet.client(protocol);
-            let before = failures(&fleet, &[]).await;
             let answer = client
                 .send(faulty(1, true, "delay-headers=60000"))
                 .await
                 .unwrap();
             assert_eq!(answer.status, 504, "{}", answer.text());
-            one_failure(&fleet, before, &decided(&answer, "endpoint"), "unreachable").await;
+            blamed
+                .one(&fleet, &decided(&answer, "endpoint"), "unreachable")
+                .await;
 
-            let before = failures(&fleet, &[]).await;
             let answer = client.open(faulty(1, true, "stall=3")).await.unwrap();
             let line = answer.header("x-warmroute-decision");
             breaks(answer).await;
@@ -531,8 +615,9 @@ async fn an_endpoint_that_hangs_past_the_upstream_timeout() {
                 .split(';')
                 .find_map(|part| part.strip_prefix("endpoint="))
                 .unwrap();
-            one_failure(&fleet, before, endpoint, "broken_stream").await;
+            blamed.one(&fleet, endpoint, "broken_stream").await;
         }
+        blamed.nobody_else(&fleet).await;
         unharmed(&mut fleet).await;
     }
 }

@@ -8,10 +8,7 @@ version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/^version = "\(.*\)"$/\1/p;}' Car
 root="${WARMROUTE_CACHE:-$HOME/.cache/warmroute}/wasm-bindgen-$version"
 runner="$root/bin/wasm-bindgen-test-runner"
 
-if [ ! -x "$runner" ]; then
-    # Without --locked: the lock file of the tool may name versions that are gone.
-    cargo install --debug --root "$root" --version "=$version" wasm-bindgen-cli
-fi
+[ -x "$runner" ] || { echo "run-wasm.sh: the runner is missing; \`make test-wasm\` fetches it" >&2; exit 1; }
 command -v node >/dev/null || { echo "run-wasm.sh: node is needed" >&2; exit 1; }
 
 CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER="$runner" \

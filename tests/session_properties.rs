@@ -23,6 +23,7 @@ use warmroute::state::ledger::SLOT_TTL_MS;
 use warmroute::state::memory::MemoryStore;
 use warmroute::state::{Store, StoreError, Version};
 use warmroute::steer::{ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
+use warmroute::tokens::ResponseReader;
 
 const STREAMS: usize = 6;
 const VMS: usize = 3;
@@ -137,11 +138,13 @@ impl Store for Switched {
 }
 
 /// What a stream holds, by the twin's books.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 struct Held {
     pool: String,
     endpoint: String,
     load: Load,
+    /// The answer so far.
+    answer: ResponseReader,
 }
 
 /// One stream and what was seen of it.
@@ -328,13 +331,17 @@ impl Stream {
             }
             _ => {}
         }
-        let ended = matches!(
-            happening,
-            Happening::ResponseHeaders(true)
-                | Happening::ResponseBody(_, true)
-                | Happening::ResponseTrailers
-                | Happening::Closed
-        );
+        if let Happening::ResponseBody(bytes, _) = happening {
+            held.answer.push(bytes);
+        }
+        let ended = held.answer.is_whole()
+            || matches!(
+                happening,
+                Happening::ResponseHeaders(true)
+                    | Happening::ResponseBody(_, true)
+                    | Happening::ResponseTrailers
+                    | Happening::Closed
+            );
         if ended {
             self.held = None;
         }
@@ -421,6 +428,7 @@ impl Stream {
                 prefill_tokens: prefill.parse().unwrap(),
                 decode_tokens: decode.parse().unwrap(),
             },
+            answer: ResponseReader::default(),
         });
         Ok(())
     }

@@ -21,18 +21,17 @@ pub(super) fn respond<S: Store + ?Sized>(
             rest == Rest::End
         }
         Input::ResponseBody(chunk, rest) => {
-            response_chunk(balancer, moment, &mut flight, chunk, rest);
-            rest == Rest::End
+            response_chunk(balancer, moment, &mut flight, chunk, rest) == Rest::End
         }
         Input::ResponseTrailers => true,
         Input::Closed => {
-            abandon(balancer, moment, *flight, &mut effects);
+            conclude(balancer, moment, *flight, Ending::Broken, &mut effects);
             return (State::Over, effects);
         }
         _ => false,
     };
     if ended {
-        finish(balancer, moment, *flight, &mut effects);
+        conclude(balancer, moment, *flight, Ending::Complete, &mut effects);
         return (State::Over, effects);
     }
     (State::Flight(flight), effects)
@@ -83,16 +82,23 @@ fn blames_endpoint(details: &[u8]) -> bool {
     timed_out || reset
 }
 
+/// Reads on. Says whether the answer is complete: Envoy tells the end of a body only afterwards, in
+/// a callback of its own.
 fn response_chunk<S: Store + ?Sized>(
     balancer: &mut Balancer,
     moment: &Moment<'_, S>,
     flight: &mut Flight,
     chunk: &[u8],
     rest: Rest,
-) {
+) -> Rest {
     flight.reader.push(chunk);
+    let rest = if flight.reader.is_whole() {
+        Rest::End
+    } else {
+        rest
+    };
     if chunk.is_empty() || flight.first_chunk_us.is_some() {
-        return;
+        return rest;
     }
     // Response headers of a stream come before its prefill; the first chunk is the sign.
     flight.first_chunk_us = Some(moment.now_us());
@@ -101,13 +107,24 @@ fn response_chunk<S: Store + ?Sized>(
     {
         balancer.prefill_done(moment.store, moment.now_ms(), reservation);
     }
+    rest
 }
 
-/// The response came to its end.
-fn finish<S: Store + ?Sized>(
+/// How a stream ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// The response came to its end.
+    Complete,
+    /// The stream is gone before that: the client left, or the endpoint did.
+    Broken,
+}
+
+/// Gives back what is reserved, and says what became of the request.
+fn conclude<S: Store + ?Sized>(
     balancer: &mut Balancer,
     moment: &Moment<'_, S>,
     mut flight: Flight,
+    ending: Ending,
     effects: &mut Effects,
 ) {
     let Some(reservation) = flight.reservation.take() else {
@@ -116,47 +133,27 @@ fn finish<S: Store + ?Sized>(
     let endpoint = reservation.endpoint();
     balancer.complete(moment.store, moment.now_ms(), reservation);
     flight.reader.finish();
-    let outcome = outcome(&flight.reader, moment.view);
+    let broken_off = || {
+        let details = moment.view.response_details();
+        details.is_some_and(|details| blames_endpoint(&details))
+    };
+    let outcome = match ending {
+        Ending::Broken if broken_off() => Outcome::Failed(Failure::BrokenStream),
+        Ending::Broken if flight.stage == Stage::Asked => return,
+        _ => outcome(&flight.reader, moment.view),
+    };
     if let Outcome::Failed(failure) = outcome {
         effects.events.push(Event::Failed { endpoint, failure });
     }
+    let complete = ending == Ending::Complete;
     let total_us = moment.now_us().saturating_sub(flight.departed_us);
     effects.events.push(Event::Answered(Answer {
         endpoint,
         ttft_us: flight.ttft_us(outcome),
-        e2e_us: (outcome == Outcome::Good).then_some(total_us),
-        tpot_us: flight.tpot_us(outcome, moment.now_us()),
-        usage: flight.reader.usage(),
-    }));
-}
-
-/// The stream is gone before the response came to its end: the client left, or the endpoint did.
-fn abandon<S: Store + ?Sized>(
-    balancer: &mut Balancer,
-    moment: &Moment<'_, S>,
-    mut flight: Flight,
-    effects: &mut Effects,
-) {
-    let Some(reservation) = flight.reservation.take() else {
-        return;
-    };
-    let endpoint = reservation.endpoint();
-    balancer.complete(moment.store, moment.now_ms(), reservation);
-    let details = moment.view.response_details();
-    if details.is_some_and(|details| blames_endpoint(&details)) {
-        let failure = Failure::BrokenStream;
-        effects.events.push(Event::Failed { endpoint, failure });
-    }
-    if flight.stage == Stage::Asked {
-        return;
-    }
-    flight.reader.finish();
-    let outcome = outcome(&flight.reader, moment.view);
-    effects.events.push(Event::Answered(Answer {
-        endpoint,
-        ttft_us: flight.ttft_us(outcome),
-        e2e_us: None,
-        tpot_us: None,
+        e2e_us: (complete && outcome == Outcome::Good).then_some(total_us),
+        tpot_us: flight
+            .tpot_us(outcome, moment.now_us())
+            .filter(|_| complete),
         usage: flight.reader.usage(),
     }));
 }

@@ -327,6 +327,35 @@ fn a8_the_first_chunk_ends_the_prefill_not_the_headers() {
 }
 
 #[test]
+fn a_whole_document_ends_the_request_before_envoy_says_so() {
+    let mut bench = Bench::two("");
+    let view = chat();
+    let (mut session, _) = departed(&mut bench, &view);
+    view.status.set(Some(200));
+    bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
+    let (start, end) =
+        br#"{"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":9}}"#.split_at(30);
+    bench.handle(&mut session, &view, Input::ResponseBody(start, Rest::Open));
+    let held = bench.in_flight();
+    assert_eq!(
+        (held.requests, held.prefill_tokens, held.decode_tokens),
+        (1, 0, 9)
+    );
+    bench.now_us += 5_000;
+    let effects = bench.handle(&mut session, &view, Input::ResponseBody(end, Rest::Open));
+    assert!(bench.in_flight().is_zero());
+    let [Event::Answered(answer)] = effects.events[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (answer.ttft_us, answer.e2e_us, answer.tpot_us),
+        (None, Some(5_000), None)
+    );
+    let effects = bench.handle(&mut session, &view, Input::ResponseBody(b"", Rest::End));
+    assert_eq!(effects.events, []);
+}
+
+#[test]
 fn f8_f9_an_error_inside_a_200_is_a_failure_and_teaches_no_times() {
     for (code, failure) in [("503", Failure::Overloaded), ("500", Failure::StreamError)] {
         let mut bench = Bench::two("");

@@ -106,6 +106,11 @@ impl ResponseReader {
         self.format == Format::Events
     }
 
+    /// Whether the body is a JSON document that has been read to its end: nothing more can follow.
+    pub fn is_whole(&self) -> bool {
+        self.format == Format::Json && self.tokens.is_settled()
+    }
+
     /// What the engine reported so far; the last report of each figure counts.
     pub fn usage(&self) -> Option<Usage> {
         self.answer.usage()
