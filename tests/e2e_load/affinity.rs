@@ -1,13 +1,14 @@
 //! Cases H: what goes together goes to one endpoint, and only that.
 
+use crate::SETTLE;
 use crate::decision::{
     Decision, ask, change, chat, clients, explained, held, plugin, pools, until_idle, with,
 };
+use crate::support::check::becomes;
 use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::Fleet;
 use crate::waves::{counts, open_all};
-use crate::{SETTLE, counted};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -346,7 +347,13 @@ async fn hot_prefix(mode: Mode, workers: u32) {
     let overflows = u32::try_from(overflows.count()).unwrap();
     drop(opened);
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
-    counted(&fleet, "warmroute_overflow_total", &[], overflows).await;
+    becomes(
+        &fleet,
+        "warmroute_overflow_total",
+        &[],
+        f64::from(overflows),
+    )
+    .await;
     assert!(overflows >= 22, "{overflows}");
 }
 
