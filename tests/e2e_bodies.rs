@@ -141,6 +141,9 @@ async fn all_pass(mode: Mode, workers: u32, cases: Vec<Case>) {
             if ["malformed", "encoded", "unread"].contains(&case.outcome) {
                 let shown = String::from_utf8_lossy(&case.body[..case.body.len().min(120)]);
                 assert_eq!(decided(&answer.headers, "reason"), "no_key", "{shown}");
+                if case.outcome == "malformed" {
+                    assert_eq!(decided(&answer.headers, "cost"), "1+256", "{shown}");
+                }
             }
         }
     }

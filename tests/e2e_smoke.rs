@@ -183,7 +183,8 @@ async fn envoy_does_not_start_on_a_bad_plugin_configuration() {
         let started = EnvoyProcess::start(&config, 1).await;
         let why = started.map(|_| text).expect_err("Envoy started");
         assert!(why.contains("Envoy ended at its start"), "{why}");
-        assert!(why.contains(named), "{named} is not in {why}");
+        let line = format!("configuration refused: {named}: ");
+        assert!(why.contains(&line), "no {line:?} in {why}");
     }
 }
 
