@@ -7,13 +7,15 @@
     clippy::indexing_slicing
 )]
 
+#[macro_use]
 mod support;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, seen, sha256, unharmed};
-use support::client::{Answer, Call, HttpClient, Protocol};
+use support::client::{Answer, Call, HttpClient, Protocol, in_time};
 use support::config::{EnvoyConfig, Mode, set};
 use support::fleet::{Fleet, FleetOptions};
 use support::stats::Stats;
@@ -22,6 +24,8 @@ use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
+const MESSAGES: &str = "/v1/messages";
+const RESPONSES: &str = "/v1/responses";
 
 /// One body, what the scanner makes of it, and what the replica answers.
 struct Case {
@@ -94,26 +98,33 @@ async fn arrives(
     assert_eq!(arrived.body_len, body.len() as u64, "{path} {shown}");
     assert_eq!(arrived.body_sha256, sha256(body), "{path} {shown}");
     assert_eq!(
-        decided(&answer, "endpoint"),
+        decided(&answer.headers, "endpoint"),
         fleet.endpoints()[*replica],
         "{path} {shown}"
     );
     answer
 }
 
-/// Sends it, and checks that it is counted once, under its outcome.
+/// Sends it, and checks that it is counted under its outcome and no other.
 async fn passes(fleet: &Fleet, client: &HttpClient, case: &Case) -> Answer {
     let shown = String::from_utf8_lossy(&case.body[..case.body.len().min(120)]).into_owned();
-    let before = fleet.stats().await;
+    let before = fleet.stats_now().await;
     let answer = arrives(fleet, client, case.call(), case.path, &case.body).await;
     assert_eq!(answer.status, case.status, "{shown}: {}", answer.text());
-    let all = before.metric("warmroute_parse_total", &[]);
-    becomes(fleet, "warmroute_parse_total", &[], all + 1.0).await;
-    let labels = [("outcome", case.outcome)];
-    let added = fleet.stats().await.metric("warmroute_parse_total", &labels)
-        - before.metric("warmroute_parse_total", &labels);
+    let after = parsed_one_more(fleet, &before).await;
+    let added = parsed(&after, case.outcome) - parsed(&before, case.outcome);
     assert_eq!(added, 1.0, "not {}: {shown}", case.outcome);
     answer
+}
+
+fn parsed(stats: &Stats, outcome: &str) -> f64 {
+    stats.metric("warmroute_parse_total", &[("outcome", outcome)])
+}
+
+/// The metrics with one request more than in `before`, of which all requests have been counted.
+async fn parsed_one_more(fleet: &Fleet, before: &Stats) -> Stats {
+    let all = before.metric("warmroute_parse_total", &[]);
+    becomes(fleet, "warmroute_parse_total", &[], all + 1.0).await
 }
 
 /// Runs all cases over HTTP/1.1 and HTTP/2.
@@ -127,8 +138,16 @@ async fn all_pass(mode: Mode, workers: u32, cases: Vec<Case>) {
                 // The engine's own error, not ours or Envoy's.
                 assert!(!answer.json()["error"].is_null(), "{}", answer.text());
             }
+            if ["malformed", "encoded", "unread"].contains(&case.outcome) {
+                let shown = String::from_utf8_lossy(&case.body[..case.body.len().min(120)]);
+                assert_eq!(decided(&answer.headers, "reason"), "no_key", "{shown}");
+            }
         }
     }
+    // Each was counted once, to the end.
+    let stats = at_rest(&fleet).await;
+    let sent = (Protocol::ALL.len() * cases.len()) as f64;
+    assert_eq!(stats.metric("warmroute_parse_total", &[]), sent);
     unharmed(&mut fleet).await;
 }
 
@@ -157,8 +176,8 @@ fn valid_for_vllm() -> Vec<Case> {
         Case::good(CHAT, r#"{"model":"tiny","messages":[{"role":"developer","content":"a"},{"role":"critic","content":"b","name":"x"},{"role":"tool","tool_call_id":"1","content":"c"}]}"#),
         Case::good(CHAT, &user(r#"[{"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}},{"type":"text","text":"What?"}]"#, "")),
         Case::good(CHAT, &format!("\r\n\t {} \n\n", user("\"Hi\"", ""))),
-        Case::good("/v1/responses", r#"{"model":"tiny","input":"Hi","store":false}"#),
-        Case::good("/v1/messages", r#"{"model":"tiny","max_tokens":2,"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}]}"#),
+        Case::good(RESPONSES, r#"{"model":"tiny","input":"Hi","store":false}"#),
+        Case::good(MESSAGES, r#"{"model":"tiny","max_tokens":2,"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}]}"#),
     ]);
     cases
 }
@@ -179,9 +198,8 @@ async fn b1_b2_what_vllm_accepts_passes_untouched_override_host() {
 }
 
 /// B3, H4, H6 and B4 look at the decision too.
-#[tokio::test]
-async fn b3_a_query_changes_neither_path_nor_key() {
-    let mut fleet = start(Mode::OriginalDst, 4, json!({})).await;
+async fn queries(mode: Mode, workers: u32) {
+    let mut fleet = start(mode, workers, json!({})).await;
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
         let body = user("\"the same prompt\"", "");
@@ -192,11 +210,15 @@ async fn b3_a_query_changes_neither_path_nor_key() {
             "/v1/chat/completions?a=/v1/models",
         ] {
             let asked = passes(&fleet, &client, &Case::good(path, &body)).await;
-            assert_eq!(decided(&asked, "key"), decided(&plain, "key"), "{path}");
-            assert_ne!(decided(&asked, "key"), "");
             assert_eq!(
-                decided(&asked, "endpoint"),
-                decided(&plain, "endpoint"),
+                decided(&asked.headers, "key"),
+                decided(&plain.headers, "key"),
+                "{path}"
+            );
+            assert_ne!(decided(&asked.headers, "key"), "");
+            assert_eq!(
+                decided(&asked.headers, "endpoint"),
+                decided(&plain.headers, "endpoint"),
                 "{path}"
             );
         }
@@ -204,9 +226,12 @@ async fn b3_a_query_changes_neither_path_nor_key() {
     unharmed(&mut fleet).await;
 }
 
-#[tokio::test]
-async fn b4_batches_of_strings_and_of_token_ids_are_read() {
-    let mut fleet = start(Mode::FilterState, 1, json!({})).await;
+with_one_and_four_workers!(
+    b3_a_query_changes_neither_path_nor_key: queries, OriginalDst, OriginalDst
+);
+
+async fn batches(mode: Mode, workers: u32) {
+    let mut fleet = start(mode, workers, json!({})).await;
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
         // The price: prompt tokens (4 bytes each, or ids) and output tokens of each item.
@@ -218,8 +243,8 @@ async fn b4_batches_of_strings_and_of_token_ids_are_read() {
         ] {
             let body = format!(r#"{{"model":"tiny","prompt":{prompt},"max_tokens":3}}"#);
             let answer = passes(&fleet, &client, &Case::good(COMPLETIONS, &body)).await;
-            assert_eq!(decided(&answer, "cost"), cost, "{prompt}");
-            assert_eq!(decided(&answer, "key").len(), 16, "{prompt}");
+            assert_eq!(decided(&answer.headers, "cost"), cost, "{prompt}");
+            assert_eq!(decided(&answer.headers, "key").len(), 16, "{prompt}");
             let choices = answer.json()["choices"].as_array().unwrap().len();
             assert_eq!(
                 choices,
@@ -233,6 +258,10 @@ async fn b4_batches_of_strings_and_of_token_ids_are_read() {
     }
     unharmed(&mut fleet).await;
 }
+
+with_one_and_four_workers!(
+    b4_batches_of_strings_and_of_token_ids_are_read: batches, FilterState, FilterState
+);
 
 #[tokio::test]
 async fn h4_nothing_to_hash_is_a_pick_by_load() {
@@ -249,34 +278,40 @@ async fn h4_nothing_to_hash_is_a_pick_by_load() {
         ] {
             let answer = passes(&fleet, &client, &case).await;
             let shown = String::from_utf8_lossy(&case.body);
-            assert_eq!(decided(&answer, "reason"), "no_key", "{shown}");
-            assert_eq!(decided(&answer, "key"), "", "{shown}");
+            assert_eq!(decided(&answer.headers, "reason"), "no_key", "{shown}");
+            assert_eq!(decided(&answer.headers, "key"), "", "{shown}");
         }
     }
     unharmed(&mut fleet).await;
 }
 
-#[tokio::test]
-async fn h6_the_same_blocks_in_another_order_are_another_key() {
-    let mut fleet = start(Mode::OriginalDst, 1, json!({})).await;
-    let client = fleet.client(Protocol::Http2);
+async fn orders(mode: Mode, workers: u32) {
+    let mut fleet = start(mode, workers, json!({})).await;
     let (a, b) = ("A".repeat(64), "B".repeat(64));
-    let mut keys = Vec::new();
-    for order in [vec![&a, &b], vec![&b, &a], vec![&a, &a, &b], vec![&b]] {
-        let parts: Vec<Value> = order
-            .iter()
-            .map(|text| json!({"type": "text", "text": text}))
-            .collect();
-        let body = user(&Value::Array(parts).to_string(), "");
-        let answer = passes(&fleet, &client, &Case::good(CHAT, &body)).await;
-        keys.push(decided(&answer, "key"));
+    let mut all = Vec::new();
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        let mut keys = Vec::new();
+        for order in [vec![&a, &b], vec![&b, &a], vec![&a, &a, &b], vec![&b]] {
+            let parts: Vec<Value> = order
+                .iter()
+                .map(|text| json!({"type": "text", "text": text}))
+                .collect();
+            let body = user(&Value::Array(parts).to_string(), "");
+            let answer = passes(&fleet, &client, &Case::good(CHAT, &body)).await;
+            keys.push(decided(&answer.headers, "key"));
+        }
+        let different: BTreeSet<_> = keys.iter().collect();
+        assert_eq!(different.len(), 4, "{keys:?}");
+        all.push(keys);
     }
-    let mut different = keys.clone();
-    different.sort();
-    different.dedup();
-    assert_eq!(different.len(), 4, "{keys:?}");
+    assert_eq!(all[0], all[1]);
     unharmed(&mut fleet).await;
 }
+
+with_one_and_four_workers!(
+    h6_the_same_blocks_in_another_order_are_another_key: orders, OriginalDst, OriginalDst
+);
 
 fn not_to_be_read() -> Vec<Case> {
     let deep = 100_000;
@@ -398,18 +433,12 @@ async fn sizes(mode: Mode, workers: u32, hold: usize, adjust: fn(&mut EnvoyConfi
             let body = picture(size);
             for (way, call) in ways(CHAT, &body) {
                 let shown = format!("{size} bytes {way} over {protocol:?}");
-                let before = fleet.stats().await;
+                let before = fleet.stats_now().await;
                 let answer = arrives(&fleet, &client, call, CHAT, &body).await;
                 assert_eq!(answer.status, 200, "{shown}: {}", answer.text());
-                let all = before.metric("warmroute_parse_total", &[]);
-                becomes(&fleet, "warmroute_parse_total", &[], all + 1.0).await;
-                let after = fleet.stats().await;
-                let [complete, partial] = ["complete", "partial"].map(|outcome| {
-                    let of = |stats: &Stats| {
-                        stats.metric("warmroute_parse_total", &[("outcome", outcome)])
-                    };
-                    of(&after) - of(&before)
-                });
+                let after = parsed_one_more(&fleet, &before).await;
+                let [complete, partial] = ["complete", "partial"]
+                    .map(|outcome| parsed(&after, outcome) - parsed(&before, outcome));
                 assert_eq!(complete + partial, 1.0, "{shown}");
                 // A body that comes all at once may be there before its beginning is looked at.
                 let in_pieces = way.starts_with("slowly") || size == 20_000_000;
@@ -423,7 +452,7 @@ async fn sizes(mode: Mode, workers: u32, hold: usize, adjust: fn(&mut EnvoyConfi
                 } else {
                     "1027+256"
                 };
-                assert_eq!(decided(&answer, "cost"), cost, "{shown}");
+                assert_eq!(decided(&answer.headers, "cost"), cost, "{shown}");
             }
         }
     }
@@ -451,11 +480,8 @@ async fn b5_no_length_near_the_limits_is_refused() {
     let mut fleet = start(Mode::OriginalDst, 1, json!({})).await;
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
-        for size in (960_000..1_100_000)
-            .step_by(10_007)
-            .chain(999_800..1_000_000)
-            .step_by(3)
-        {
+        let limits = (999_800..1_000_000).step_by(3);
+        for size in (960_000..1_100_000).step_by(10_007).chain(limits) {
             let body = picture(size);
             let answer =
                 arrives(&fleet, &client, Call::post(CHAT, body.clone()), CHAT, &body).await;
@@ -550,7 +576,8 @@ async fn b5_a_client_that_waits_for_100_continue() {
         assert_eq!(&first, b"HTTP/1.1 100 Continue\r\n\r\n");
         stream.write_all(body.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        let read = in_time(stream.read_to_string(&mut answer)).await;
+        read.unwrap().unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert_eq!(
             seen(&fleet, "expect")[0].1.body_sha256,
@@ -570,79 +597,147 @@ async fn b5_a_client_that_waits_for_100_continue() {
 /// B6: the token counters say what the engine said, however it said it.
 async fn usage(mode: Mode, workers: u32) {
     let mut fleet = start(mode, workers, json!({})).await;
+    let mut tokens = Tokens::default();
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
-        for stream in [true, false] {
-            for fault in [
-                "chunk=1",
-                "chunk=7",
-                "usage=split",
-                "usage=split,chunk=3",
-                "usage=null-cached",
-                "usage=none",
-                "",
-            ] {
-                tokens_are_counted(&fleet, &client, stream, fault).await;
+        for fault in [
+            "chunk=1",
+            "chunk=7",
+            "usage=split",
+            "usage=split,chunk=3",
+            "usage=null-cached",
+            "usage=none",
+            "",
+        ] {
+            for stream in [true, false] {
+                tokens.grow(&fleet, &client, CHAT, stream, fault).await;
+            }
+            for path in [MESSAGES, RESPONSES] {
+                tokens.grow(&fleet, &client, path, true, fault).await;
             }
         }
     }
+    let stats = at_rest(&fleet).await;
+    assert_eq!(Tokens::counted(&stats), tokens);
+    assert!(stats.metric("warmroute_cached_tokens_total", &[]) > 0.0);
     unharmed(&mut fleet).await;
 }
 
-async fn tokens_are_counted(fleet: &Fleet, client: &HttpClient, stream: bool, fault: &str) {
-    let prompt = format!(
-        "{} of a prompt that is long enough for two blocks. ",
-        "A bit".repeat(30)
-    );
-    let body = json!({
-        "model": "tiny", "max_tokens": 6, "stream": stream,
-        "stream_options": if stream { json!({"include_usage": true}) } else { Value::Null },
-        "messages": [{"role": "user", "content": prompt}],
-    });
-    let before = fleet.stats().await;
-    let answer = client
-        .send(Call::chat(&body).header("x-mock-fault", fault))
-        .await
-        .unwrap();
-    assert_eq!(answer.status, 200, "{fault}");
-    let reported = last_usage(&answer, stream);
-    let endpoint = decided(&answer, "endpoint");
-    let figure = |pointer: &str| {
-        reported
-            .pointer(pointer)
-            .and_then(Value::as_u64)
-            .unwrap_or(0)
-    };
-    let expected = [
-        figure("/prompt_tokens"),
-        figure("/prompt_tokens_details/cached_tokens"),
-        figure("/completion_tokens"),
+/// Tokens by counter and endpoint.
+#[derive(Debug, Default, PartialEq)]
+struct Tokens(BTreeMap<(&'static str, String), f64>);
+
+impl Tokens {
+    const COUNTERS: [&str; 3] = [
+        "warmroute_prompt_tokens_total",
+        "warmroute_cached_tokens_total",
+        "warmroute_output_tokens_total",
     ];
-    let shown = format!("stream {stream}, {fault:?}: {reported}");
-    assert_eq!(
-        expected[2],
-        if fault == "usage=none" { 0 } else { 6 },
-        "{shown}"
-    );
-    for (kind, tokens) in ["prompt", "cached", "output"].into_iter().zip(expected) {
-        let name = format!("warmroute_{kind}_tokens_total");
-        let labels = [("endpoint", endpoint.as_str())];
-        let wanted = before.metric(&name, &labels) + tokens as f64;
-        becomes(fleet, &name, &labels, wanted).await;
+
+    fn counted(stats: &Stats) -> Self {
+        let mut counted = Self::default();
+        for name in Self::COUNTERS {
+            for sample in stats.samples(name, &[]) {
+                counted.add(name, &sample.labels["endpoint"], sample.value);
+            }
+        }
+        counted
+    }
+
+    fn add(&mut self, name: &'static str, endpoint: &str, tokens: f64) {
+        if tokens != 0.0 {
+            *self.0.entry((name, endpoint.to_owned())).or_default() += tokens;
+        }
+    }
+
+    /// Sends one request more, and waits until what its answer says has been counted.
+    async fn grow(
+        &mut self,
+        fleet: &Fleet,
+        client: &HttpClient,
+        path: &str,
+        stream: bool,
+        fault: &str,
+    ) {
+        let call = Call::post(path, question(path, stream).to_string());
+        let answer = client
+            .send(call.header("x-mock-fault", fault))
+            .await
+            .unwrap();
+        let shown = format!("{path}, stream {stream}, {fault:?}: {}", answer.text());
+        assert_eq!(answer.status, 200, "{shown}");
+        let reported = reported(&answer, stream);
+        let [_, cached, output] = reported;
+        assert_eq!(output, if fault == "usage=none" { 0 } else { 6 }, "{shown}");
+        if fault == "usage=null-cached" {
+            assert_eq!(cached, 0, "{shown}");
+        }
+        let endpoint = decided(&answer.headers, "endpoint");
+        for (name, tokens) in Self::COUNTERS.into_iter().zip(reported) {
+            self.add(name, &endpoint, tokens as f64);
+        }
+        if fault == "usage=none" {
+            assert_eq!(Self::counted(&at_rest(fleet).await), *self, "{shown}");
+            return;
+        }
+        let begun = Instant::now();
+        while Self::counted(&fleet.stats_now().await) != *self {
+            if begun.elapsed() > SETTLE {
+                let counted = Self::counted(&fleet.stats_now().await);
+                panic!("{counted:?}, not {self:?}, after {shown}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
-fn last_usage(answer: &Answer, stream: bool) -> Value {
-    if !stream {
-        return answer.json()["usage"].clone();
+/// A prompt that is long enough for two blocks, under one of three APIs.
+fn question(path: &str, stream: bool) -> Value {
+    let prompt = format!("{} of a prompt. ", "A bit".repeat(40));
+    match path {
+        RESPONSES => {
+            json!({"model": "tiny", "max_output_tokens": 6, "stream": stream, "input": prompt})
+        }
+        _ => json!({
+            "model": "tiny", "max_tokens": 6, "stream": stream,
+            "stream_options": if stream && path == CHAT { json!({"include_usage": true}) } else { Value::Null },
+            "messages": [{"role": "user", "content": prompt}],
+        }),
     }
+}
+
+/// Tokens of the prompt, those of it that were cached, and tokens of the output, as the answer has
+/// them in its last usage.
+fn reported(answer: &Answer, stream: bool) -> [u64; 3] {
+    let usages = |document: &Value| {
+        let places = ["/usage", "/message/usage", "/response/usage"];
+        let found = places.map(|place| document.pointer(place).cloned().unwrap_or_default());
+        found.into_iter().find(|usage| !usage.is_null())
+    };
     let text = answer.text();
-    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
-    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    let mut usages = events
-        .filter_map(|event| serde_json::from_str::<Value>(event).ok())
-        .map(|event| event["usage"].clone());
-    usages.rfind(|usage| !usage.is_null()).unwrap_or_default()
+    let usage = if stream {
+        let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let documents = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
+        documents.filter_map(|document| usages(&document)).last()
+    } else {
+        usages(&answer.json())
+    };
+    let usage = usage.unwrap_or_default();
+    let figure = |places: &[&str]| {
+        let mut found = places
+            .iter()
+            .filter_map(|place| usage.pointer(place)?.as_u64());
+        found.next().unwrap_or(0)
+    };
+    [
+        figure(&["/prompt_tokens", "/input_tokens"]),
+        figure(&[
+            "/prompt_tokens_details/cached_tokens",
+            "/input_tokens_details/cached_tokens",
+            "/cache_read_input_tokens",
+        ]),
+        figure(&["/completion_tokens", "/output_tokens"]),
+    ]
 }
 
 #[tokio::test]
@@ -718,7 +813,10 @@ async fn hard_headers(fleet: &Fleet, client: &HttpClient) {
                 body.as_bytes(),
             )
             .await;
-            keys.push((decided(&answer, "key"), decided(&answer, "endpoint")));
+            keys.push((
+                decided(&answer.headers, "key"),
+                decided(&answer.headers, "endpoint"),
+            ));
         }
         assert_eq!(keys[0].0.len(), 16, "{keys:?}");
         assert_eq!(keys[0], keys[1]);

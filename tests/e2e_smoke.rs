@@ -10,14 +10,12 @@
 mod support;
 
 use serde_json::{Value, json};
-use std::time::Duration;
-use support::client::{Call, HttpClient, Protocol};
-use support::config::Mode;
-use support::envoy::validate;
+use std::time::{Duration, Instant};
+use support::check::{SETTLE, decided};
+use support::client::{Answer, Call, HttpClient, Protocol};
+use support::config::{EnvoyConfig, Mode};
+use support::envoy::{EnvoyProcess, validate};
 use support::fleet::{Fleet, FleetOptions};
-
-/// Long enough for a busy machine; it is only spent if something is wrong.
-const SETTLE: Duration = Duration::from_secs(10);
 
 fn chat(stream: bool) -> Value {
     json!({
@@ -52,7 +50,7 @@ async fn whole_answer(fleet: &Fleet, client: &HttpClient) {
     let answer = client.send(Call::chat(&chat(false))).await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.json()["object"], "chat.completion");
-    names_an_endpoint(fleet, &answer.header("x-warmroute-decision"));
+    names_an_endpoint(fleet, &answer);
 }
 
 async fn streamed_answer(fleet: &Fleet, client: &HttpClient) {
@@ -68,15 +66,12 @@ async fn streamed_answer(fleet: &Fleet, client: &HttpClient) {
         "{}",
         answer.text()
     );
-    names_an_endpoint(fleet, &answer.header("x-warmroute-decision"));
+    names_an_endpoint(fleet, &answer);
 }
 
-fn names_an_endpoint(fleet: &Fleet, decision: &str) {
-    let named = decision
-        .split(';')
-        .find_map(|field| field.strip_prefix("endpoint="));
-    let named = named.unwrap_or_else(|| panic!("no endpoint in decision {decision:?}"));
-    assert!(fleet.endpoints().iter().any(|e| e == named), "{decision:?}");
+fn names_an_endpoint(fleet: &Fleet, answer: &Answer) {
+    let named = decided(&answer.headers, "endpoint");
+    assert!(fleet.endpoints().contains(&named), "{:?}", answer.headers);
 }
 
 /// A client that names the admin port gets a replica's answer all the same.
@@ -148,6 +143,48 @@ async fn plain_envoy_carries_a_chat_too() {
         .await
         .unwrap();
     assert_eq!(answer.json()["object"], "chat.completion");
+}
+
+/// The log field that the shipped configurations ask for.
+#[tokio::test]
+async fn the_access_log_explains_each_pick() {
+    for mode in Mode::STEERING {
+        let options = FleetOptions::new(mode, 1, 2)
+            .plugin(json!({ "explain": {"response_header": true, "log_field": true} }));
+        let fleet = Fleet::start(options).await;
+        let client = fleet.client(Protocol::Http1);
+        let answer = client.send(Call::chat(&chat(false))).await.unwrap();
+        let decision = answer.header("x-warmroute-decision");
+        assert!(decision.starts_with("policy="), "{decision:?}");
+        let line = format!("warmroute={decision}");
+        let begun = Instant::now();
+        // Envoy writes it every ten seconds.
+        while !fleet.envoy.access_log().contains(&line) {
+            let log = fleet.envoy.access_log();
+            assert!(begun.elapsed() < 3 * SETTLE, "no {line} in {log:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// A configuration that says what nobody understands: Envoy does not start, and its log says where.
+#[tokio::test]
+async fn envoy_does_not_start_on_a_bad_plugin_configuration() {
+    for (text, named) in [
+        (r#"{"polcy": 1}"#, "polcy"),
+        (
+            r#"{"endpoints": [{"address": "10.0.0.1:80", "weight": "x"}]}"#,
+            "endpoints[0].weight",
+        ),
+        ("", "endpoints"),
+    ] {
+        let shipped = EnvoyConfig::shipped(Mode::OriginalDst).unwrap();
+        let config = shipped.plugin_text(text).unwrap();
+        let started = EnvoyProcess::start(&config, 1).await;
+        let why = started.map(|_| text).expect_err("Envoy started");
+        assert!(why.contains("Envoy ended at its start"), "{why}");
+        assert!(why.contains(named), "{named} is not in {why}");
+    }
 }
 
 #[test]

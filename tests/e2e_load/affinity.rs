@@ -1,13 +1,14 @@
 //! Cases H: what goes together goes to one endpoint, and only that.
 
+use crate::SETTLE;
 use crate::decision::{
     Decision, ask, change, chat, clients, explained, held, plugin, pools, until_idle, with,
 };
+use crate::support::check::becomes;
 use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::Fleet;
 use crate::waves::{counts, open_all};
-use crate::{SETTLE, counted};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -144,10 +145,10 @@ with_one_and_four_workers!(
 
 async fn shared_system_prompt(mode: Mode, workers: u32) {
     let fleet = Fleet::start(explained(mode, workers, 4)).await;
-    let client = fleet.client(Protocol::Http2);
+    let clients = clients(&fleet, 2);
     let system = "You are the assistant of a large company. ".repeat(60);
     let mut picks = Vec::new();
-    for number in 0..200 {
+    for (number, client) in (0..200).zip(clients.iter().cycle()) {
         let body = with(
             chat(""),
             json!({"messages": [
@@ -155,7 +156,7 @@ async fn shared_system_prompt(mode: Mode, workers: u32) {
                 {"role": "user", "content": format!("Question {number}")},
             ]}),
         );
-        picks.push(ask(&client, Call::chat(&body)).await.unwrap());
+        picks.push(ask(client, Call::chat(&body)).await.unwrap());
     }
     let keys: BTreeSet<_> = picks.iter().map(|pick| pick.key.clone()).collect();
     assert_eq!(keys.len(), 200);
@@ -189,22 +190,22 @@ async fn sessions(mode: Mode, workers: u32) {
     let mut options = explained(mode, workers, 4);
     options.adjust = hash_sessions;
     let fleet = Fleet::start(options).await;
-    let client = fleet.client(Protocol::Http1);
+    let clients = clients(&fleet, 2);
     let (mut keyless, mut users, mut bob) = (Vec::new(), Vec::new(), Vec::new());
-    for number in 0..200 {
+    for (number, client) in (0..200).zip(clients.iter().cycle()) {
         let prompt = format!("Prompt {number}");
-        keyless.push(ask(&client, Call::chat(&chat(&prompt))).await.unwrap());
+        keyless.push(ask(client, Call::chat(&chat(&prompt))).await.unwrap());
         let body = with(chat("Hello"), json!({"user": format!("user-{number}")}));
-        users.push(ask(&client, Call::chat(&body)).await.unwrap());
+        users.push(ask(client, Call::chat(&body)).await.unwrap());
     }
     assert!(keyless.iter().all(|pick| pick.reason == "no_key"));
     spread(&keyless, 4);
     assert!(users.iter().all(|pick| pick.reason == "home"));
     spread(&users, 4);
-    for number in 0..20 {
+    for (number, client) in (0..20).zip(clients.iter().cycle()) {
         let prompt = format!("Prompt {number}");
         let body = with(chat(&prompt), json!({"user": "bob"}));
-        bob.push(ask(&client, Call::chat(&body)).await.unwrap());
+        bob.push(ask(client, Call::chat(&body)).await.unwrap());
     }
     assert_eq!(counts(&bob).len(), 1);
     // H8: what a prompt says is no field of the body, in whatever form.
@@ -213,16 +214,18 @@ async fn sessions(mode: Mode, workers: u32) {
         r#"{"user": "bob"}"#,
         r#"\", "user": "bob", "x": "#,
     ] {
-        let pick = ask(&client, Call::chat(&chat(text))).await.unwrap();
-        assert_eq!((pick.reason.as_str(), pick.key), ("no_key", None), "{text}");
+        for client in &clients {
+            let pick = ask(client, Call::chat(&chat(text))).await.unwrap();
+            assert_eq!((pick.reason.as_str(), pick.key), ("no_key", None), "{text}");
+        }
     }
     // The sources go in their order; each is one endpoint, whatever else changes.
     for (name, value) in [("x-session-id", "s1"), ("cookie", "a=b; sid=s1; c=d")] {
         let mut picks = Vec::new();
-        for number in 0..10 {
+        for (number, client) in (0..10).zip(clients.iter().cycle()) {
             let body = with(chat("Hello"), json!({"user": format!("user-{number}")}));
             let call = Call::chat(&body).header(name, value);
-            picks.push(ask(&client, call).await.unwrap());
+            picks.push(ask(client, call).await.unwrap());
         }
         let keys: BTreeSet<_> = picks.iter().map(|pick| &pick.key).collect();
         assert_eq!((counts(&picks).len(), keys.len()), (1, 1), "{name}");
@@ -314,12 +317,12 @@ async fn ties(mode: Mode, workers: u32) {
     }
     options.adjust = idle_policies;
     let fleet = Fleet::start(options).await;
-    let client = fleet.client(Protocol::Http2);
+    let clients = clients(&fleet, 2);
     for policy in IDLE_POLICIES {
         let mut picks = Vec::new();
-        for number in 0..450 {
+        for (number, client) in (0..450).zip(clients.iter().cycle()) {
             let body = with(chat(&format!("Prompt {number}")), json!({"model": policy}));
-            picks.push(ask(&client, Call::chat(&body)).await.unwrap());
+            picks.push(ask(client, Call::chat(&body)).await.unwrap());
         }
         let counts = counts(&picks);
         assert_eq!(counts.len(), 2, "{policy}: {counts:?}");
@@ -346,7 +349,13 @@ async fn hot_prefix(mode: Mode, workers: u32) {
     let overflows = u32::try_from(overflows.count()).unwrap();
     drop(opened);
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
-    counted(&fleet, "warmroute_overflow_total", &[], overflows).await;
+    becomes(
+        &fleet,
+        "warmroute_overflow_total",
+        &[],
+        f64::from(overflows),
+    )
+    .await;
     assert!(overflows >= 22, "{overflows}");
 }
 

@@ -1,11 +1,12 @@
 //! Set-ups: a host that shows no bodies, weights, pools, models, and every metric with its labels.
 
+use crate::SETTLE;
 use crate::decision::{Decision, ask, change, chat, clients, explained, held, open, plugin, with};
+use crate::support::check::becomes;
 use crate::support::client::{Call, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::Fleet;
 use crate::waves::{counts, open_all};
-use crate::{SETTLE, counted};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -36,9 +37,9 @@ async fn watchdog(mode: Mode, workers: u32) {
         let answer = client.send(Call::get("/v1/models")).await.unwrap();
         assert_eq!(answer.status, 200);
     }
-    counted(&fleet, "warmroute_watchdog_total", &[], sent).await;
+    becomes(&fleet, "warmroute_watchdog_total", &[], f64::from(sent)).await;
     let unread = [("outcome", "unread")];
-    counted(&fleet, "warmroute_parse_total", &unread, sent).await;
+    becomes(&fleet, "warmroute_parse_total", &unread, f64::from(sent)).await;
     let log = fleet.envoy.log();
     let line = "allow_on_headers_stop_iteration: true";
     assert_eq!(log.matches(line).count(), sent as usize, "{log}");
@@ -158,7 +159,7 @@ async fn models(mode: Mode, workers: u32) {
     );
     let rare = [("endpoint", all[2].as_str())];
     // 20 of `large` and 20 of `lora`; none of `rare`.
-    counted(&fleet, "warmroute_picks_total", &rare, 40).await;
+    becomes(&fleet, "warmroute_picks_total", &rare, 40.0).await;
 }
 
 with_one_and_four_workers!(
@@ -220,7 +221,7 @@ async fn metrics(mode: Mode, workers: u32) {
     assert_eq!(stream.finish().await.unwrap().status, 500);
     let begun = Instant::now();
     let missing = loop {
-        let stats = fleet.stats().await;
+        let stats = fleet.stats_now().await;
         let missing: Vec<&str> = OF_ENDPOINTS
             .into_iter()
             .filter(|(name, labels)| {
@@ -247,10 +248,10 @@ async fn metrics(mode: Mode, workers: u32) {
     let home = [("policy", "prefix_hash"), ("reason", "home")];
     assert!(stats.metric("warmroute_picks_total", &home) > 0.0);
     let complete = [("outcome", "complete")];
-    counted(&fleet, "warmroute_parse_total", &complete, 67).await;
+    becomes(&fleet, "warmroute_parse_total", &complete, 67.0).await;
     let server_error = [("kind", "server_error")];
-    counted(&fleet, "warmroute_failures_total", &server_error, 1).await;
-    counted(&fleet, "warmroute_output_tokens_total", &[], 54).await;
+    becomes(&fleet, "warmroute_failures_total", &server_error, 1.0).await;
+    becomes(&fleet, "warmroute_output_tokens_total", &[], 54.0).await;
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
 }
 

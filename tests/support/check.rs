@@ -1,10 +1,11 @@
 //! What tests ask about a request that went through: what the filter decided, what the replica got,
 //! and whether Envoy is unharmed.
 
-use super::client::Answer;
-use super::fleet::Fleet;
+use super::client::header;
+use super::fleet::{Fleet, inflight_is_zero};
 use super::mock::Seen;
 use super::stats::Stats;
+use hyper::HeaderMap;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -15,9 +16,9 @@ pub const SETTLE: Duration = Duration::from_secs(10);
 /// Carried by a request so that it is found again at the replica.
 pub const CASE_HEADER: &str = "x-case";
 
-/// A field of the explanation header; empty if there is none.
-pub fn decided(answer: &Answer, field: &str) -> String {
-    let line = answer.header("x-warmroute-decision");
+/// A field of the explanation among an answer's headers; empty if there is none.
+pub fn decided(headers: &HeaderMap, field: &str) -> String {
+    let line = header(headers, "x-warmroute-decision");
     let found = line
         .split(';')
         .find_map(|part| part.strip_prefix(field)?.strip_prefix('='));
@@ -49,17 +50,18 @@ pub fn sha256(bytes: &[u8]) -> String {
     text
 }
 
-/// Waits until the counter has this value: each worker hands over what it counted ten times a second.
+/// Waits until the counter has this value, and returns the metrics that say so: each worker hands
+/// over what it counted ten times a second.
 ///
 /// # Panics
 /// If it does not, or goes past it.
-pub async fn becomes(fleet: &Fleet, name: &str, labels: &[(&str, &str)], wanted: f64) {
+pub async fn becomes(fleet: &Fleet, name: &str, labels: &[(&str, &str)], wanted: f64) -> Stats {
     let begun = Instant::now();
     loop {
-        let stats = fleet.stats().await;
+        let stats = fleet.stats_now().await;
         let now = stats.metric(name, labels);
         if now == wanted {
-            return;
+            return stats;
         }
         if now > wanted || begun.elapsed() > SETTLE {
             let found: Vec<_> = stats.samples(name, &[]).collect();
@@ -70,6 +72,9 @@ pub async fn becomes(fleet: &Fleet, name: &str, labels: &[(&str, &str)], wanted:
 }
 
 /// The metrics when the counters have come to rest, for what must not have been counted.
+///
+/// # Panics
+/// If they do not.
 pub async fn at_rest(fleet: &Fleet) -> Stats {
     let sum = |stats: &Stats| -> f64 {
         let counters = stats.0.iter();
@@ -78,13 +83,14 @@ pub async fn at_rest(fleet: &Fleet) -> Stats {
             .map(|s| s.value)
             .sum()
     };
+    let begun = Instant::now();
     let mut last = fleet.stats().await;
     loop {
-        tokio::time::sleep(Duration::from_millis(250)).await;
         let next = fleet.stats().await;
         if sum(&next) == sum(&last) {
             return next;
         }
+        assert!(begun.elapsed() < SETTLE, "the counters do not rest");
         last = next;
     }
 }
@@ -97,6 +103,8 @@ pub async fn unharmed(fleet: &mut Fleet) {
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
     assert!(fleet.envoy.is_running());
     let stats = fleet.stats().await;
+    // The gauges may have been old at first.
+    inflight_is_zero(&stats).unwrap();
     let reloads = stats.0.iter().filter(|s| s.name.contains("vm_reload"));
     let reloads: Vec<_> = reloads.collect();
     assert!(!reloads.is_empty(), "Envoy does not count reloads");

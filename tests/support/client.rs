@@ -14,6 +14,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// How long anything may be silent: a test that waits for nothing fails instead of hanging.
+const DEADLINE: Duration = Duration::from_secs(120);
+
 /// How the client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -160,15 +163,18 @@ impl Streaming {
         header(&self.headers, name)
     }
 
-    /// The next piece of the body; `None` after a clean end, an error after a broken one.
+    /// The next piece of the body; `None` after a clean end, an error after a broken one or after
+    /// a silence of two minutes.
     pub async fn next(&mut self) -> Option<Result<Bytes, String>> {
         loop {
-            match self.body.frame().await? {
-                Ok(frame) => match frame.into_data() {
+            match in_time(self.body.frame()).await {
+                Ok(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => return Some(Ok(data)),
                     Err(_) => continue, // Trailers.
                 },
-                Err(error) => return Some(Err(describe(&error))),
+                Ok(Some(Err(error))) => return Some(Err(describe(&error))),
+                Ok(None) => return None,
+                Err(why) => return Some(Err(why)),
             }
         }
     }
@@ -206,7 +212,8 @@ impl HttpClient {
         Self { to, inner }
     }
 
-    /// Sends `call` and returns when the response headers are there. Dropping the future aborts.
+    /// Sends `call` and returns when the response headers are there, or with an error if they are
+    /// not after two minutes. Dropping the future aborts.
     pub async fn open(&self, call: Call) -> Result<Streaming, String> {
         let uri: Uri = format!("http://{}{}", self.to, call.path)
             .parse()
@@ -216,11 +223,8 @@ impl HttpClient {
             headers.clone_from(&call.headers);
         }
         let request = request.body(call.body()).map_err(|e| e.to_string())?;
-        let response = self
-            .inner
-            .request(request)
-            .await
-            .map_err(|e| describe(&e))?;
+        let response = in_time(self.inner.request(request)).await?;
+        let response = response.map_err(|e| describe(&e))?;
         let (head, body) = response.into_parts();
         Ok(Streaming {
             status: head.status.as_u16(),
@@ -235,7 +239,17 @@ impl HttpClient {
     }
 }
 
-fn header(headers: &HeaderMap, name: &str) -> String {
+/// What `answer` comes to.
+///
+/// # Errors
+/// Nothing came for two minutes.
+pub async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, String> {
+    let answer = tokio::time::timeout(DEADLINE, answer).await;
+    answer.map_err(|_| format!("no answer in {} s", DEADLINE.as_secs()))
+}
+
+/// The header's value, lossily; empty if it is not there.
+pub fn header(headers: &HeaderMap, name: &str) -> String {
     headers
         .get(name)
         .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned())

@@ -111,10 +111,15 @@ impl Fleet {
         HttpClient::new(self.envoy.listener, protocol)
     }
 
-    /// Envoy's metrics as they are now.
+    /// Envoy's metrics with all that has happened so far, after a pause: the workers hand over
+    /// their counts with each tick, every 100 ms.
     pub async fn stats(&self) -> Stats {
-        // The workers hand over their counts with each tick, every 100 ms.
         tokio::time::sleep(Duration::from_millis(250)).await;
+        self.stats_now().await
+    }
+
+    /// Envoy's metrics at once, which may lack what has just happened: for loops that wait.
+    pub async fn stats_now(&self) -> Stats {
         self.envoy.stats().await.expect("Envoy's metrics")
     }
 
@@ -130,7 +135,7 @@ impl Fleet {
     pub async fn inflight_is_zero_within(&self, limit: Duration) -> Result<(), String> {
         let begun = Instant::now();
         loop {
-            let left = inflight(&self.envoy.stats().await?);
+            let left = inflight_is_zero(&self.envoy.stats().await?);
             match left {
                 Ok(()) => return Ok(()),
                 Err(why) if begun.elapsed() >= limit => return Err(why),
@@ -140,7 +145,11 @@ impl Fleet {
     }
 }
 
-fn inflight(stats: &Stats) -> Result<(), String> {
+/// Whether every in-flight gauge of every endpoint is 0.
+///
+/// # Errors
+/// One that is not, or that does not exist.
+pub fn inflight_is_zero(stats: &Stats) -> Result<(), String> {
     for name in INFLIGHT {
         if !stats.has(name) {
             return Err(format!("there is no metric {name}"));

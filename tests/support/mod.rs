@@ -5,7 +5,7 @@
 //! to run.
 
 // Each test crate uses a part of this one.
-#![allow(dead_code)]
+#![allow(dead_code, unused_macros)]
 // The way of a test to fail is to panic.
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +13,37 @@
     clippy::panic,
     clippy::indexing_slicing
 )]
+
+/// `name: function, mode with one worker, mode with four`.
+macro_rules! with_one_and_four_workers {
+    ($name:ident: $run:ident, $one:ident, $four:ident) => {
+        mod $name {
+            use crate::support::config::Mode;
+
+            #[tokio::test]
+            async fn with_one_worker() {
+                super::$run(Mode::$one, 1).await;
+            }
+
+            #[tokio::test]
+            async fn with_four_workers() {
+                super::$run(Mode::$four, 4).await;
+            }
+        }
+    };
+}
+
+/// `name: function`, in every steering mode, with one worker and with four.
+macro_rules! in_every_mode {
+    ($name:ident: $run:ident) => {
+        mod $name {
+            with_one_and_four_workers!(original_dst: run, OriginalDst, OriginalDst);
+            with_one_and_four_workers!(filter_state: run, FilterState, FilterState);
+            with_one_and_four_workers!(override_host: run, OverrideHost, OverrideHost);
+            use super::$run as run;
+        }
+    };
+}
 
 pub mod check;
 pub mod client;
