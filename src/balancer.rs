@@ -48,13 +48,26 @@ pub struct Decision {
 
 struct PoolState {
     config: PoolConfig,
-    /// Identity of the pool's turn counter: endpoints and policy may change, the name stays.
+    /// Identity of the turn counter of the whole pool.
     counter: u64,
     ids: Vec<EndpointId>,
     policy: Box<dyn Policy>,
 }
 
 impl PoolState {
+    /// Whose turn it is depends on who takes turns: each set of eligible endpoints counts its own.
+    fn counter(&self, model: Option<&str>) -> u64 {
+        let endpoints = self.config.pool.endpoints();
+        if endpoints.iter().all(|endpoint| endpoint.models.is_empty()) {
+            return self.counter;
+        }
+        let mut eligible = xxhash_rust::xxh64::Xxh64::new(self.counter);
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.serves(model)) {
+            eligible.update(&endpoint.id().0.to_le_bytes());
+        }
+        eligible.digest()
+    }
+
     fn reads_body(&self) -> bool {
         let keys = &self.config.keys;
         let by_policy = match self.config.policy {
@@ -84,7 +97,7 @@ impl Balancer {
     /// `vm` must be unique among the VMs that share the store.
     pub fn new(config: Rc<Config>, vm: u64) -> Self {
         let pools = config.pools.iter().map(|pool| PoolState {
-            counter: xxhash_rust::xxh64::xxh64(pool.name.as_bytes(), 0),
+            counter: turn_counter(pool),
             ids: pool.pool.endpoints().iter().map(Endpoint::id).collect(),
             policy: policy::build(&pool.policy, &pool.pool),
             config: pool.clone(),
@@ -169,7 +182,7 @@ impl Balancer {
         let reservation = self.ledger.reserve(
             store,
             now_ms,
-            state.counter,
+            state.counter(ask.model),
             &state.ids,
             ask.cost,
             |loads, sequence| {
@@ -180,7 +193,6 @@ impl Balancer {
                 usize::try_from(*first).ok()
             },
         )?;
-        self.learn_typical(ask.cost);
         decision.map(|decision| (decision, reservation))
     }
 
@@ -189,7 +201,7 @@ impl Balancer {
         let Some(report) = self
             .reports
             .get(&id)
-            .filter(|report| report.age_ms(now_ms) <= self.stale_after_ms)
+            .filter(|report| report.is_fresh(now_ms, self.stale_after_ms))
         else {
             return (Load::default(), 0);
         };
@@ -203,8 +215,8 @@ impl Balancer {
         (load, report.kv_usage_permille)
     }
 
-    /// Forgetting factor 15/16: other people's requests are priced as our last few dozen.
-    fn learn_typical(&mut self, cost: Load) {
+    /// Learns what an inference call costs here: other people's are priced as our last few dozen.
+    pub fn learn_typical(&mut self, cost: Load) {
         let blend = |old: u64, new: u64| old.saturating_mul(15).saturating_add(new) / 16;
         self.typical.prefill_tokens =
             blend(self.typical.prefill_tokens, cost.prefill_tokens).max(1);
@@ -278,6 +290,16 @@ impl Balancer {
     pub fn reports(&self) -> &BTreeMap<EndpointId, Report> {
         &self.reports
     }
+}
+
+/// Pools of one name may hold other endpoints: in another listener, or after an update.
+fn turn_counter(pool: &PoolConfig) -> u64 {
+    let mut counter = xxhash_rust::xxh64::Xxh64::new(0);
+    counter.update(pool.name.as_bytes());
+    for endpoint in pool.pool.endpoints() {
+        counter.update(&endpoint.id().0.to_le_bytes());
+    }
+    counter.digest()
 }
 
 fn decide(

@@ -20,7 +20,7 @@ pub struct Endpoint {
     pub weight: u32,
     /// Models and adapters that this endpoint serves; empty means any.
     pub models: Vec<String>,
-    /// Free-form labels, shown where a Decision is explained.
+    /// Free text for the people who read the configuration; nothing depends on it.
     pub labels: BTreeMap<String, String>,
     id: EndpointId,
     text: String,
@@ -85,14 +85,6 @@ impl Pool {
     /// The endpoint at `index`, as candidates name it.
     pub fn get(&self, index: u32) -> Option<&Endpoint> {
         self.endpoints.get(index as usize)
-    }
-
-    /// Position of the endpoint with this identity.
-    pub fn position(&self, id: EndpointId) -> Option<u32> {
-        self.endpoints
-            .iter()
-            .position(|endpoint| endpoint.id == id)
-            .and_then(|index| u32::try_from(index).ok())
     }
 
     /// How many endpoints there are.

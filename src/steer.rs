@@ -42,12 +42,12 @@ pub fn instruction(mode: SteeringMode, ranked: &[&str]) -> Option<Steer> {
     })
 }
 
-/// Request header whose client-supplied copies must not survive when nothing is decided.
-pub fn forbidden_header(mode: SteeringMode) -> Option<&'static str> {
+/// Request header whose client-supplied copies must not survive where nothing replaces them. With
+/// filter state no header steers, unless the cluster is set up to obey one all the same.
+pub fn forbidden_header(mode: SteeringMode) -> &'static str {
     match mode {
-        SteeringMode::OriginalDst => Some(ORIGINAL_DST_HEADER),
-        SteeringMode::FilterState => None,
-        SteeringMode::OverrideHost => Some(OVERRIDE_HOST_HEADER),
+        SteeringMode::OriginalDst | SteeringMode::FilterState => ORIGINAL_DST_HEADER,
+        SteeringMode::OverrideHost => OVERRIDE_HOST_HEADER,
     }
 }
 

@@ -18,6 +18,7 @@ use warmroute::balancer::Balancer;
 use warmroute::config::{Config, SteeringMode};
 use warmroute::endpoint::EndpointId;
 use warmroute::policy::Load;
+use warmroute::request::Api;
 use warmroute::session::{Effects, Event, Flow, Input, Moment, Rest, Session, StreamView};
 use warmroute::state::ledger::SLOT_TTL_MS;
 use warmroute::state::memory::MemoryStore;
@@ -143,6 +144,8 @@ struct Held {
     pool: String,
     endpoint: String,
     load: Load,
+    /// Which API was called; `None` for what is no inference.
+    api: Option<Api>,
     /// The answer so far.
     answer: ResponseReader,
 }
@@ -326,13 +329,14 @@ impl Stream {
                     held.endpoint = served;
                 }
             }
-            Happening::ResponseBody(bytes, false) if !bytes.is_empty() => {
-                held.load.prefill_tokens = 0;
-            }
+            Happening::ResponseBody(bytes, _) if held.api.is_some() => held.answer.push(bytes),
             _ => {}
         }
-        if let Happening::ResponseBody(bytes, _) = happening {
-            held.answer.push(bytes);
+        if let Happening::ResponseBody(bytes, false) = happening {
+            let announces = held.api == Some(Api::Responses) && held.answer.is_stream();
+            if !bytes.is_empty() && (!announces || held.answer.events() > 0) {
+                held.load.prefill_tokens = 0;
+            }
         }
         let ended = held.answer.is_whole()
             || matches!(
@@ -428,6 +432,7 @@ impl Stream {
                 prefill_tokens: prefill.parse().unwrap(),
                 decode_tokens: decode.parse().unwrap(),
             },
+            api: first(&self.script.request, ":path").and_then(|path| Api::from_path(&path)),
             answer: ResponseReader::default(),
         });
         Ok(())
@@ -669,7 +674,7 @@ proptest! {
             let expected = match config.steering {
                 SteeringMode::OriginalDst => Some(ORIGINAL_DST_HEADER),
                 SteeringMode::OverrideHost => Some(OVERRIDE_HOST_HEADER),
-                SteeringMode::FilterState => None,
+                SteeringMode::FilterState => Some(ORIGINAL_DST_HEADER),
             };
             prop_assert_eq!(effects.remove_request_header, expected);
         }

@@ -190,6 +190,12 @@ impl Config {
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
             whole(path, value, default, lowest, highest)
         };
+        // Clients may write `model` behind the messages. Where it decides, more is worth holding.
+        let default_hold = if model_decides(&pools) {
+            3_000_000
+        } else {
+            1_000_000
+        };
         let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
         let tokens = TokenEstimator {
             bytes_per_token_milli: thousandths(
@@ -232,7 +238,7 @@ impl Config {
             hold_max_bytes: u64::from(within(
                 "hold.max_bytes",
                 hold.max_bytes,
-                1_000_000,
+                default_hold,
                 1,
                 1 << 30,
             )?),
@@ -263,6 +269,12 @@ fn known_path(path: &serde_path_to_error::Path) -> String {
         "" => ".".into(),
         known => known.into(),
     }
+}
+
+/// Whether where a request may go depends on its model.
+fn model_decides(pools: &[PoolConfig]) -> bool {
+    let mut endpoints = pools.iter().flat_map(|pool| pool.pool.endpoints());
+    pools.len() > 1 || endpoints.any(|endpoint| !endpoint.models.is_empty())
 }
 
 fn toggle(on: bool) -> Toggle {

@@ -9,7 +9,7 @@ use proxy_wasm::types::Action;
 use super::host::{self, Buffer, Headers, SharedData};
 use super::{SharedVm, Vm};
 use crate::session::{Effects, Flow, Input, Moment, Rest, Session, StreamView};
-use crate::steer::{ORIGINAL_DST_FILTER_STATE, Steer};
+use crate::steer::{ORIGINAL_DST_FILTER_STATE, ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
 
 /// Response header that explains the Decision.
 const DECISION_HEADER: &str = "x-warmroute-decision";
@@ -59,11 +59,11 @@ pub(super) fn run(vm: &mut Vm, session: &mut Session, input: Input<'_>) -> Flow 
     for event in &effects.events {
         vm.metrics.event(*event);
     }
-    apply(&effects);
+    apply(vm, &effects);
     effects.flow
 }
 
-fn apply(effects: &Effects) {
+fn apply(vm: &mut Vm, effects: &Effects) {
     if let Some(name) = effects.remove_request_header {
         host::remove_header(Headers::Request, name);
     }
@@ -77,7 +77,10 @@ fn apply(effects: &Effects) {
         None => true,
     };
     if !steered {
-        log::error!("the destination could not be set; Envoy will find none for this request");
+        // Without a destination of ours the client's must not stand either.
+        vm.unsteered = vm.unsteered.saturating_add(1);
+        host::remove_header(Headers::Request, ORIGINAL_DST_HEADER);
+        host::remove_header(Headers::Request, OVERRIDE_HOST_HEADER);
     }
     if let Some(line) = &effects.log_field {
         host::set_property(DECISION_PROPERTY, line.as_bytes());
@@ -118,9 +121,9 @@ impl Stream {
         let was_holding = session.is_holding();
         let flow = run(vm, &mut session, input);
         match (was_holding, session.is_holding()) {
-            (false, true) => {
+            (false, true) if !vm.body_callbacks_seen => {
                 vm.held
-                    .insert(self.context, (vm.ticked_ms, self.session.clone()));
+                    .insert(self.context, (vm.ticks, self.session.clone()));
             }
             (true, false) => {
                 vm.held.remove(&self.context);
@@ -139,12 +142,14 @@ impl Stream {
             .is_ok_and(|session| session.is_holding())
     }
 
-    fn close(&self) {
-        let open = self
-            .session
+    fn is_in_flight(&self) -> bool {
+        self.session
             .try_borrow()
-            .is_ok_and(|session| session.is_holding() || session.is_in_flight());
-        if open {
+            .is_ok_and(|session| session.is_in_flight())
+    }
+
+    fn close(&self) {
+        if self.is_holding() || self.is_in_flight() {
             self.run(Input::Closed);
         }
     }
@@ -196,6 +201,9 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        if !self.is_in_flight() {
+            return Action::Continue;
+        }
         let chunk = match size {
             0 => Vec::new(),
             size => host::buffer(Buffer::ResponseBody, 0, size).unwrap_or_default(),

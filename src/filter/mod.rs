@@ -21,10 +21,13 @@ struct Vm {
     balancer: Balancer,
     metrics: Metrics,
     random: Random,
-    /// Requests that are held back, by context, with the last tick before.
+    /// Requests that are held back, by context, with the number of ticks before. Only as long as no
+    /// body callback has come.
     held: BTreeMap<u32, (u64, Rc<RefCell<Session>>)>,
-    /// When the last tick was, in milliseconds: a clock that costs nothing.
-    ticked_ms: u64,
+    /// Ticks so far: a clock that costs nothing, and that nobody sets back.
+    ticks: u64,
+    /// Requests since the last tick whose destination the host refused.
+    unsteered: u64,
     /// A body callback came for a held request: the host is configured as it must be.
     body_callbacks_seen: bool,
 }

@@ -18,6 +18,7 @@ use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
 use crate::policy::Load;
 use crate::poller::Poller;
+use crate::scrape::prometheus::MAX_TEXT_BYTES;
 use crate::session::Input;
 use crate::state::lease::{self, Lease};
 use crate::state::snapshots;
@@ -40,6 +41,8 @@ pub(super) struct Root {
     poller: Option<(Poller, ScrapeConfig)>,
     /// Scrapes under way, by the host's token.
     asked: BTreeMap<u32, EndpointId>,
+    /// The host would not even ask; said once.
+    scrape_refused: bool,
 }
 
 impl Root {
@@ -51,6 +54,7 @@ impl Root {
             lease: String::new(),
             poller: None,
             asked: BTreeMap::new(),
+            scrape_refused: false,
         }
     }
 
@@ -75,7 +79,8 @@ impl Root {
             metrics,
             random,
             held: BTreeMap::new(),
-            ticked_ms: seed / 1_000_000,
+            ticks: 0,
+            unsteered: 0,
             body_callbacks_seen: false,
         };
         if let Ok(mut shared) = self.vm.try_borrow_mut() {
@@ -112,10 +117,10 @@ impl Root {
                     self.asked.insert(token, id);
                 }
                 Err(status) => {
-                    log::error!(
-                        "scrape of {endpoint} through cluster `{}` failed: {status:?}",
-                        scrape.cluster
-                    );
+                    if !std::mem::replace(&mut self.scrape_refused, true) {
+                        let cluster = &scrape.cluster;
+                        log::error!("no scrape through cluster `{cluster}`: {status:?}");
+                    }
                     poller.failed(id);
                     vm.metrics.scrape_failed(id);
                 }
@@ -143,19 +148,29 @@ impl Root {
     }
 
     /// Lets requests go that were held although no body callback ever comes.
-    fn watch(&self, vm: &mut Vm, now_ms: u64) {
+    fn watch(&self, vm: &mut Vm) {
         if vm.body_callbacks_seen {
+            vm.held.clear();
             return;
         }
         let limit_ms = vm.balancer.config().watchdog_ms;
         // A request was held up to one tick after the one that it is dated by.
-        let patience_ms = limit_ms.saturating_add(u64::from(TICK_MS));
+        let patience = limit_ms.div_ceil(u64::from(TICK_MS)).saturating_add(1);
+        let ticks = vm.ticks;
         let overdue: Vec<u32> = vm
             .held
             .iter()
-            .filter(|(_, (ticked_ms, _))| now_ms.saturating_sub(*ticked_ms) >= patience_ms)
+            .filter(|(_, (since, _))| ticks.saturating_sub(*since) >= patience)
             .map(|(context, _)| *context)
             .collect();
+        if overdue.is_empty() {
+            return;
+        }
+        log::error!(
+            "no body callback within {limit_ms} ms: {} requests go by load alone. Set \
+             allow_on_headers_stop_iteration: true in the Wasm PluginConfig (Envoy 1.35 or later)",
+            overdue.len()
+        );
         for context in overdue {
             let Some((_, session)) = vm.held.remove(&context) else {
                 continue;
@@ -163,17 +178,20 @@ impl Root {
             let Ok(mut session) = session.try_borrow_mut() else {
                 continue;
             };
-            if !host::set_effective_context(context) {
-                continue;
+            if host::set_effective_context(context) {
+                http::run(vm, &mut session, Input::Watchdog);
+                host::resume_request();
             }
-            log::error!(
-                "no body callback within {limit_ms} ms: this request goes by load alone. Set \
-                 allow_on_headers_stop_iteration: true in the Wasm PluginConfig (Envoy 1.35 or later)"
-            );
-            http::run(vm, &mut session, Input::Watchdog);
-            host::resume_request();
         }
         host::set_effective_context(self.context);
+    }
+
+    /// Says once a tick what would else be said with every request.
+    fn complain(vm: &mut Vm) {
+        let unsteered = std::mem::take(&mut vm.unsteered);
+        if unsteered > 0 {
+            log::error!("the host refused the destination of {unsteered} requests");
+        }
     }
 }
 
@@ -188,8 +206,10 @@ impl Context for Root {
             .flatten()
             .and_then(|status| std::str::from_utf8(&status).ok()?.parse().ok())
             .unwrap_or(0);
+        // The rest would not be read, and an engine may send more than memory holds.
         let body = match (status, body_size) {
-            (200, 1..) => host::buffer(Buffer::CalloutBody, 0, body_size).unwrap_or_default(),
+            (200, 1..) => host::buffer(Buffer::CalloutBody, 0, body_size.min(MAX_TEXT_BYTES))
+                .unwrap_or_default(),
             _ => Vec::new(),
         };
         let shared = self.vm.clone();
@@ -198,6 +218,21 @@ impl Context for Root {
         {
             self.answered(vm, id, status, &body);
         }
+    }
+
+    /// The configuration is gone, and the last stream with it: nothing may stay behind.
+    fn on_done(&mut self) -> bool {
+        let shared = self.vm.clone();
+        if let Ok(mut vm) = shared.try_borrow_mut()
+            && let Some(vm) = vm.as_mut()
+        {
+            let now_ms = host::now_ns() / 1_000_000;
+            let totals = vm.balancer.totals(&SharedData);
+            vm.metrics.gauges(&vm.balancer, &totals, now_ms);
+            vm.metrics.flush();
+            snapshots::save(&SharedData, vm.balancer.config().fingerprint, &[]);
+        }
+        true
     }
 }
 
@@ -230,8 +265,9 @@ impl RootContext for Root {
         if lease::acquire(&SharedData, &self.lease, self.id, now_ms, LEASE_TERM_MS) == Lease::Held {
             self.serve_as_leader(vm, now_ms);
         }
-        self.watch(vm, now_ms);
-        vm.ticked_ms = now_ms;
+        self.watch(vm);
+        Self::complain(vm);
+        vm.ticks = vm.ticks.wrapping_add(1);
         vm.metrics.flush();
     }
 

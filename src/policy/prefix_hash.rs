@@ -7,11 +7,12 @@ use crate::endpoint::Pool;
 /// Load factors above this (a thousand times the fair share) mean no bound at all.
 const MAX_LOAD_FACTOR_PERMILLE: u32 = 1_000_000;
 
-/// The most that an endpoint may carry, the new request included:
+/// What an endpoint must carry less than to be given the request:
 /// `max(1, ceil(load_factor × capacity / capacities × (total + cost)))`, exactly.
 ///
-/// `total` is what all candidates carry now, `cost` what the request adds (at least 1 is counted);
-/// an endpoint may take the request if its own load is *below* the bound.
+/// `total` is what all candidates carry now, `cost` what the request adds (at least 1 is counted).
+/// In requests this is the most that the endpoint carries afterwards; in tokens the one request that
+/// reaches the bound may pass it by its own cost, or no large request would ever fit.
 ///
 /// With a load factor of at least 1 somebody always may. Were every load at or above its bound, then
 /// `total = Σ load ≥ Σ bound ≥ load_factor × (total + cost) × Σ capacity / capacities

@@ -118,6 +118,15 @@ impl Fields {
         }
     }
 
+    /// Drops the value under way: half of it would be another one.
+    pub(crate) fn cut_short(&mut self) {
+        for (index, value) in self.values.iter_mut().enumerate() {
+            if self.active & bit(index) != 0 {
+                *value = None;
+            }
+        }
+    }
+
     pub(crate) fn end_string(&mut self) {
         self.active = 0;
     }

@@ -108,7 +108,7 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
-    /// Envoy tried more than once.
+    /// Envoy tried more than once, along a ranked list.
     Retried {
         /// The endpoint that served in the end.
         endpoint: EndpointId,

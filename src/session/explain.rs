@@ -8,8 +8,8 @@ use crate::policy::Reason;
 /// Most candidates that an explanation lists.
 const LISTED: usize = 32;
 
-/// `policy=…;reason=…;endpoint=…;sequence=…;key=…;cost=PREFILL+DECODE;bound=…;loads=[…]`, each load
-/// as `IP:port REQUESTS/PREFILL/DECODE`.
+/// `policy=…;reason=…;pool=…;endpoint=…;ranked=…|…;sequence=…;key=…;cost=PREFILL+DECODE;bound=…;
+/// loads=[…]` without the space, each load as `IP:port REQUESTS/PREFILL/DECODE`.
 pub(super) fn line(balancer: &Balancer, decision: &Decision) -> String {
     let name = |index: u32| {
         balancer

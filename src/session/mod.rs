@@ -55,20 +55,15 @@ impl<'a, S: Store + ?Sized> Moment<'a, S> {
 
 /// A request that is held back until enough of its body is known.
 struct Holding {
-    intake: Intake,
+    api: Api,
     scanner: RequestScanner,
     held_bytes: u64,
 }
 
-/// What the headers said.
-struct Intake {
-    api: Api,
-    /// Values of headers and cookies that may be routing keys, by pool and source.
-    keys: Vec<Vec<Option<Vec<u8>>>>,
-}
-
 /// A request that is on its way.
 struct Flight {
+    /// `None` for what is no inference call: nothing is learned from its answer.
+    api: Option<Api>,
     departed_us: u64,
     pool: usize,
     reservation: Option<Reservation>,

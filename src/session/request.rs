@@ -1,10 +1,8 @@
 //! From the first header to the moment the request is let go: what to wait for, and the pick.
 
-use super::{
-    Effects, Event, Flight, Holding, Intake, Moment, Rest, Stage, State, StreamView, explain,
-};
+use super::{Effects, Event, Flight, Holding, Moment, Rest, Stage, State, StreamView, explain};
 use crate::balancer::{Ask, Balancer, Decision};
-use crate::config::{Config, KeySource, OtherPaths, PoolConfig, Toggle};
+use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle};
 use crate::policy::PolicySpec;
 use crate::prefix::routing_key;
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
@@ -18,35 +16,30 @@ pub(super) fn begin<S: Store + ?Sized>(
     rest: Rest,
 ) -> (State, Effects) {
     let config = balancer.config().clone();
-    let header = |name: &str| moment.view.request_header(name);
-    let inference = header(":path").and_then(|path| Api::from_path(&path));
-    if inference.is_none() && config.other_paths == OtherPaths::Pass {
+    let path = moment.view.request_header(":path");
+    let api = path.and_then(|path| Api::from_path(&path));
+    if api.is_none() && config.other_paths == OtherPaths::Pass {
         return (State::Over, unsteered(&config, Vec::new()));
     }
-    let key_values = |pool: &PoolConfig| {
-        let keys = pool.keys.iter();
-        keys.map(|key| key_value(key, &header)).collect()
-    };
-    let intake = Intake {
-        api: inference.unwrap_or(Api::ChatCompletions),
-        keys: config.pools.iter().map(key_values).collect(),
-    };
     // A method other than POST has no body, or one that the engine will refuse.
-    if inference.is_some() && rest == Rest::Open && balancer.reads_body() {
-        let scanner = RequestScanner::new(intake.api, &config.scan);
+    if let Some(api) = api
+        && rest == Rest::Open
+        && balancer.reads_body()
+    {
+        let scanner = RequestScanner::new(api, &config.scan);
         let holding = Holding {
-            intake,
+            api,
             scanner,
             held_bytes: 0,
         };
         return (State::Holding(Box::new(holding)), Effects::hold());
     }
-    let request = InferenceRequest::unknown(intake.api, Scan::Unread);
-    let parsed = inference.map(|_| Event::Parsed(request.scan));
+    let request = InferenceRequest::unknown(api.unwrap_or(Api::ChatCompletions), Scan::Unread);
+    let parsed = api.map(|_| Event::Parsed(request.scan));
     depart(
         balancer,
         moment,
-        intake,
+        api,
         &request,
         parsed.into_iter().collect(),
     )
@@ -54,20 +47,10 @@ pub(super) fn begin<S: Store + ?Sized>(
 
 /// Lets a request go without a destination, and without one that the client may have named.
 fn unsteered(config: &Config, events: Vec<Event>) -> Effects {
-    let remove_request_header = steer::forbidden_header(config.steering);
     Effects {
-        remove_request_header,
+        remove_request_header: Some(steer::forbidden_header(config.steering)),
         events,
         ..Effects::pass()
-    }
-}
-
-/// The value of a header or cookie that may be a routing key.
-fn key_value(source: &KeySource, header: &dyn Fn(&str) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
-    match source {
-        KeySource::Header(name) => header(name).filter(|value| !value.is_empty()),
-        KeySource::Cookie(name) => cookie(&header("cookie")?, name.as_bytes()),
-        KeySource::Body(_) => None,
     }
 }
 
@@ -108,9 +91,7 @@ pub(super) fn settle<S: Store + ?Sized>(
     rest: Rest,
 ) -> (State, Effects) {
     let mut request = match rest {
-        Rest::Open if held.held_bytes == 0 => {
-            InferenceRequest::unknown(held.intake.api, Scan::Unread)
-        }
+        Rest::Open if held.held_bytes == 0 => InferenceRequest::unknown(held.api, Scan::Unread),
         Rest::Open => held.scanner.finish_early(),
         Rest::End => held.scanner.finish(),
     };
@@ -118,7 +99,7 @@ pub(super) fn settle<S: Store + ?Sized>(
         request.scan = Scan::Encoded;
     }
     let events = vec![Event::Parsed(request.scan)];
-    depart(balancer, moment, held.intake, &request, events)
+    depart(balancer, moment, Some(held.api), &request, events)
 }
 
 fn is_encoded(view: &dyn StreamView) -> bool {
@@ -139,26 +120,33 @@ fn content_length(view: &dyn StreamView, request: &InferenceRequest) -> Option<u
 fn depart<S: Store + ?Sized>(
     balancer: &mut Balancer,
     moment: &Moment<'_, S>,
-    intake: Intake,
+    api: Option<Api>,
     request: &InferenceRequest,
     mut events: Vec<Event>,
 ) -> (State, Effects) {
     let config = balancer.config().clone();
     let model = request.model.as_deref();
     let pool = balancer.pool_for(model);
+    let length = content_length(moment.view, request);
+    let mut cost = config.tokens.estimate(request, length);
+    if api.is_none() {
+        // No model runs for it, as far as we know.
+        cost.decode_tokens = 0;
+    }
     let ask = Ask {
         pool,
         model,
-        key: key_of(balancer, pool, &intake, request),
-        cost: config
-            .tokens
-            .estimate(request, content_length(moment.view, request)),
+        key: key_of(balancer, pool, moment.view, request),
+        cost,
     };
     let Some((decision, reservation)) =
         balancer.pick(moment.store, moment.now_ms(), moment.random, ask)
     else {
         return (State::Over, unsteered(&config, events));
     };
+    if api.is_some() {
+        balancer.learn_typical(cost);
+    }
     events.push(Event::Picked {
         policy: decision.policy,
         endpoint: reservation.endpoint(),
@@ -167,7 +155,11 @@ fn depart<S: Store + ?Sized>(
     let explained =
         config.explain.response_header == Toggle::On || config.explain.log_field == Toggle::On;
     let explanation = explained.then(|| explain::line(balancer, &decision));
+    // The other modes replace the header that they use.
+    let remove_request_header = (config.steering == SteeringMode::FilterState)
+        .then(|| steer::forbidden_header(config.steering));
     let effects = Effects {
+        remove_request_header,
         steer: instruction(balancer, &decision),
         log_field: explanation
             .clone()
@@ -176,6 +168,7 @@ fn depart<S: Store + ?Sized>(
         ..Effects::pass()
     };
     let flight = Flight {
+        api,
         departed_us: moment.now_us(),
         pool,
         reservation: Some(reservation),
@@ -201,30 +194,23 @@ fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer>
 fn key_of(
     balancer: &Balancer,
     pool: usize,
-    intake: &Intake,
+    view: &dyn StreamView,
     request: &InferenceRequest,
 ) -> Option<u64> {
     let config = balancer.pool(pool)?;
+    let field = |field: &usize| request.fields.get(*field)?.clone().map(String::into_bytes);
+    let mut sources = config.keys.iter().enumerate();
     match config.policy {
         PolicySpec::PrefixHash { .. } => routing_key(request.model.as_deref(), &request.prompt),
-        PolicySpec::ConsistentHash { .. } => {
-            let from_headers = intake.keys.get(pool)?;
-            config
-                .keys
-                .iter()
-                .zip(from_headers)
-                .enumerate()
-                .find_map(|(index, (source, value))| {
-                    let value = match source {
-                        KeySource::Body(field) => {
-                            request.fields.get(*field)?.as_deref()?.as_bytes()
-                        }
-                        _ => value.as_deref()?,
-                    };
-                    // The source's number keeps a user and a session of one name apart.
-                    (!value.is_empty()).then(|| xxhash_rust::xxh64::xxh64(value, index as u64))
-                })
-        }
+        PolicySpec::ConsistentHash { .. } => sources.find_map(|(index, source)| {
+            let value = match source {
+                KeySource::Header(name) => view.request_header(name),
+                KeySource::Cookie(name) => cookie(&view.request_header("cookie")?, name.as_bytes()),
+                KeySource::Body(index) => field(index),
+            }?;
+            // The source's number keeps a user and a session of one name apart.
+            (!value.is_empty()).then(|| xxhash_rust::xxh64::xxh64(&value, index as u64))
+        }),
         _ => None,
     }
 }

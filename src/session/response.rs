@@ -5,6 +5,7 @@ use super::{
 };
 use crate::balancer::Balancer;
 use crate::config::SteeringMode;
+use crate::request::Api;
 use crate::state::Store;
 use crate::tokens::ResponseReader;
 
@@ -91,16 +92,17 @@ fn response_chunk<S: Store + ?Sized>(
     chunk: &[u8],
     rest: Rest,
 ) -> Rest {
-    flight.reader.push(chunk);
+    if flight.api.is_some() {
+        flight.reader.push(chunk);
+    }
     let rest = if flight.reader.is_whole() {
         Rest::End
     } else {
         rest
     };
-    if chunk.is_empty() || flight.first_chunk_us.is_some() {
+    if chunk.is_empty() || flight.first_chunk_us.is_some() || !flight.has_begun() {
         return rest;
     }
-    // Response headers of a stream come before its prefill; the first chunk is the sign.
     flight.first_chunk_us = Some(moment.now_us());
     if rest == Rest::Open
         && let Some(reservation) = &mut flight.reservation
@@ -145,7 +147,11 @@ fn conclude<S: Store + ?Sized>(
     if let Outcome::Failed(failure) = outcome {
         effects.events.push(Event::Failed { endpoint, failure });
     }
-    let complete = ending == Ending::Complete;
+    if flight.api.is_none() {
+        return;
+    }
+    // A client may leave as soon as it has read that the stream is over.
+    let complete = ending == Ending::Complete || flight.reader.done();
     let total_us = moment.now_us().saturating_sub(flight.departed_us);
     effects.events.push(Event::Answered(Answer {
         endpoint,
@@ -159,6 +165,13 @@ fn conclude<S: Store + ?Sized>(
 }
 
 impl Flight {
+    /// Whether what has come of the body shows that the prompt has been computed. Response headers
+    /// never do, the first chunk does; but the Responses API announces itself before it begins.
+    fn has_begun(&self) -> bool {
+        let announces = self.api == Some(Api::Responses) && self.reader.is_stream();
+        !announces || self.reader.events() > 0
+    }
+
     fn ttft_us(&self, outcome: Outcome) -> Option<u64> {
         let first_us = self
             .first_chunk_us
@@ -196,7 +209,8 @@ fn outcome(reader: &ResponseReader, view: &dyn StreamView) -> Outcome {
         return Outcome::Good;
     }
     let status = view.response_status().unwrap_or(0);
-    if status >= 500 {
+    // Envoy may have said so itself: it had no answer, or a limit of its own.
+    if status == 429 || status >= 500 {
         match view.response_details() {
             Some(details) if details == b"via_upstream" => {}
             Some(details) if blames_endpoint(&details) => {

@@ -557,3 +557,115 @@ fn h7_h8_h9_keys_come_from_the_configured_places_in_order() {
     assert_ne!(by_header, by_cookie);
     assert_eq!(by_header, key(&[("x-session-id", "s1")], "{}"));
 }
+
+#[test]
+fn a8_a_responses_stream_announces_itself_before_its_prefill() {
+    let mut bench = Bench::two("");
+    let view = post("/v1/responses");
+    let mut session = Session::default();
+    bench.handle(&mut session, &view, Input::RequestHeaders(Rest::Open));
+    let body = br#"{"model":"m","input":"twelve bytes","stream":true,"max_output_tokens":9}"#;
+    bench.handle(&mut session, &view, Input::RequestBody(body, Rest::End));
+    bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
+    bench.now_us += 20_000;
+    let announced = b"event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"status\":\"in_progress\"}}\n\n";
+    bench.handle(
+        &mut session,
+        &view,
+        Input::ResponseBody(announced, Rest::Open),
+    );
+    assert_eq!(bench.in_flight().prefill_tokens, 3);
+    bench.now_us += 2_980_000;
+    let delta = b"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n";
+    bench.handle(&mut session, &view, Input::ResponseBody(delta, Rest::Open));
+    assert_eq!(bench.in_flight().prefill_tokens, 0);
+    let effects = bench.handle(&mut session, &view, Input::ResponseBody(b"", Rest::End));
+    let [Event::Answered(answer)] = effects.events[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(answer.ttft_us, Some(3_000_000));
+}
+
+#[test]
+fn other_paths_cost_no_output_and_teach_nothing() {
+    let mut bench = Bench::two("");
+    let view = post("/generate");
+    let mut session = Session::default();
+    bench.handle(&mut session, &view, Input::RequestHeaders(Rest::Open));
+    let held = bench.in_flight();
+    assert_eq!(
+        (held.requests, held.prefill_tokens, held.decode_tokens),
+        (1, 1, 0)
+    );
+    view.status.set(Some(200));
+    bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
+    // A document a line: the first is not the end.
+    for line in [&b"{\"text\":\"a\"}\n"[..], b"{\"text\":\"ab\"}\n"] {
+        let effects = bench.handle(&mut session, &view, Input::ResponseBody(line, Rest::Open));
+        assert_eq!(effects.events, []);
+        assert_eq!(bench.in_flight().requests, 1);
+    }
+    let effects = bench.handle(&mut session, &view, Input::ResponseBody(b"", Rest::End));
+    assert_eq!(effects.events, []);
+    assert!(bench.in_flight().is_zero());
+}
+
+#[test]
+fn a_429_of_envoys_own_is_nobodys_failure() {
+    let mut bench = Bench::two("");
+    let view = chat();
+    let (mut session, _) = departed(&mut bench, &view);
+    view.status.set(Some(429));
+    *view.details.borrow_mut() = Some("request_rate_limited".into());
+    let effects = bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::End));
+    let failed = effects
+        .events
+        .iter()
+        .any(|event| matches!(event, Event::Failed { .. }));
+    assert!(!failed, "{effects:?}");
+}
+
+#[test]
+fn a_client_that_leaves_after_the_end_of_the_stream_has_seen_all_of_it() {
+    let mut bench = Bench::two("");
+    let view = chat();
+    let (mut session, _) = departed(&mut bench, &view);
+    bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
+    bench.now_us += 1_000;
+    let stream = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"b\"}}]}\n\ndata: [DONE]\n\n";
+    bench.handle(&mut session, &view, Input::ResponseBody(stream, Rest::Open));
+    bench.now_us += 1_000;
+    let effects = bench.handle(&mut session, &view, Input::Closed);
+    let [Event::Answered(answer)] = effects.events[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((answer.ttft_us, answer.e2e_us), (Some(1_000), Some(2_000)));
+}
+
+#[test]
+fn filter_state_leaves_no_header_that_could_steer() {
+    let mut bench = Bench::two(r#", "steering": "filter_state""#);
+    let view = chat();
+    let (_, effects) = departed(&mut bench, &view);
+    assert!(matches!(effects.steer, Some(Steer::FilterState { .. })));
+    assert_eq!(
+        effects.remove_request_header,
+        Some("x-envoy-original-dst-host")
+    );
+}
+
+#[test]
+fn a_model_that_was_half_read_is_no_model() {
+    let mut bench = Bench::new(
+        r#"{"hold": {"max_bytes": 60}, "explain": {"log_field": true}, "pools": [
+            {"name": "named", "models": ["ll"], "endpoints": [{"address": "10.0.0.1:80"}]},
+            {"name": "others", "endpoints": [{"address": "10.0.0.2:80"}]}]}"#,
+    );
+    let body = br#"{"messages":[{"role":"user","content":"hi hi hi"}],"model":"llama"}"#;
+    let (start, rest) = body.split_at(body.len() - 5);
+    assert!(start.ends_with(b"\"ll") && rest.starts_with(b"ama"));
+    let mut session = Session::default();
+    bench.handle(&mut session, &chat(), Input::RequestHeaders(Rest::Open));
+    let effects = bench.handle(&mut session, &chat(), Input::RequestBody(start, Rest::Open));
+    assert!(effects.log_field.unwrap().contains("pool=others"));
+}

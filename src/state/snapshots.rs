@@ -1,6 +1,7 @@
 //! What the engines last reported, shared by all workers.
 //!
-//! Only the poller writes, so that no compare-and-swap is needed. With each report goes what this
+//! Only the holder of the lease writes, so that no compare-and-swap is needed; a late answer to one
+//! that has just lost it may undo a row, which the next answer mends. With each report goes what this
 //! Envoy itself had in flight there at that moment: the difference is other people's traffic.
 
 use super::Store;
@@ -33,6 +34,12 @@ impl Report {
         self.running
             .saturating_add(self.waiting)
             .saturating_sub(self.ours)
+    }
+
+    /// Whether it still counts. One from the future, by more than clocks differ, was made before the
+    /// clock was set back.
+    pub fn is_fresh(&self, now_ms: u64, stale_after_ms: u64) -> bool {
+        self.age_ms(now_ms) <= stale_after_ms && self.at_ms <= now_ms.saturating_add(1_000)
     }
 
     /// Age in milliseconds.
@@ -121,6 +128,9 @@ mod tests {
         );
         assert_eq!(load(&store, 2), []);
         assert_eq!(report.others(), 11);
+        let at_ms = report.at_ms;
+        assert!(report.is_fresh(at_ms + 5_000, 5_000) && !report.is_fresh(at_ms + 5_001, 5_000));
+        assert!(report.is_fresh(at_ms - 1_000, 5_000) && !report.is_fresh(at_ms - 1_001, 5_000));
         assert_eq!(Report { ours: 99, ..report }.others(), 0);
     }
 }

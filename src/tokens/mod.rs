@@ -14,6 +14,10 @@ use crate::request::{InferenceRequest, Scan};
 /// Most tokens that any single figure may come to; no engine takes a longer prompt.
 pub const MAX_TOKENS: u64 = 16 << 20;
 
+/// Most prompt tokens that the mere length of a body may stand for: the longest context that models
+/// offer today. A client chooses its `content-length` freely, and what it claims counts as load.
+pub const MAX_TOKENS_BY_LENGTH: u64 = 1 << 20;
+
 /// Turns bytes, token ids and images into expected tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenEstimator {
@@ -37,12 +41,15 @@ impl TokenEstimator {
             .saturating_add(prompt.token_ids)
             .saturating_add(images);
         let by_length = content_length.map_or(0, |bytes| self.text_tokens(bytes));
+        let by_length = by_length.min(MAX_TOKENS_BY_LENGTH);
         let prefill = match request.scan {
             Scan::Complete => read,
             // Images are read, if at all, as images: the length would count them as text.
             Scan::Partial if prompt.images > 0 => read,
             Scan::Partial => read.max(by_length),
-            Scan::Unread | Scan::Malformed | Scan::Encoded => by_length,
+            Scan::Unread | Scan::Encoded => by_length,
+            // The engine refuses it without computing anything, however long it claims to be.
+            Scan::Malformed => 0,
         };
         let output = request
             .max_output_tokens

@@ -106,9 +106,9 @@ impl ResponseReader {
         self.format == Format::Events
     }
 
-    /// Whether the body is a JSON document that has been read to its end: nothing more can follow.
+    /// Whether the body is a JSON document that has been read to its end.
     pub fn is_whole(&self) -> bool {
-        self.format == Format::Json && self.tokens.is_settled()
+        self.format == Format::Json && self.tokens.is_done()
     }
 
     /// What the engine reported so far; the last report of each figure counts.

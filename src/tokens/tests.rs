@@ -317,12 +317,15 @@ fn estimates_what_was_read() {
 
 #[test]
 fn estimates_by_length_what_was_not_read() {
-    for scan in [Scan::Unread, Scan::Malformed, Scan::Encoded] {
+    let claimed = |scan, length| {
         let request = InferenceRequest::unknown(Api::Responses, scan);
-        assert_eq!(
-            ESTIMATOR.estimate(&request, Some(4001)).prefill_tokens,
-            1001
-        );
+        ESTIMATOR.estimate(&request, Some(length)).prefill_tokens
+    };
+    assert_eq!(claimed(Scan::Malformed, 4001), 1, "it is refused at once");
+    for scan in [Scan::Unread, Scan::Encoded] {
+        let request = InferenceRequest::unknown(Api::Responses, scan);
+        assert_eq!(claimed(scan, 4001), 1001);
+        assert_eq!(claimed(scan, u64::MAX), MAX_TOKENS_BY_LENGTH);
         assert_eq!(ESTIMATOR.estimate(&request, None).prefill_tokens, 1);
         assert_eq!(ESTIMATOR.estimate(&request, None).decode_tokens, 256);
     }

@@ -147,6 +147,10 @@ impl BodyReader {
     /// Ends what is open, as if the body had ended properly here. A message whose role has not come
     /// yet counts as the user's.
     pub(super) fn cut_short(&mut self) {
+        self.fields.cut_short();
+        if self.place == Place::Top && self.slot == Slot::Model {
+            self.model = None;
+        }
         match self.place {
             Place::Part => {
                 // It costs what it will cost, but half of its data is no part of a key.

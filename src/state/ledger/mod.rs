@@ -46,6 +46,16 @@ impl Reservation {
     }
 }
 
+/// Where a pick reads and writes.
+struct Place {
+    /// The columns of the pool's endpoints, in their order.
+    columns: Vec<usize>,
+    /// This VM's row.
+    slot: usize,
+    counter: usize,
+    sequence: u64,
+}
+
 /// One VM's hand on the ledger.
 #[derive(Debug)]
 pub struct Ledger {
@@ -91,20 +101,20 @@ impl Ledger {
         let mut hints = self.hints.remove(&pool).unwrap_or_default();
         let mut chosen = None;
         let outcome = update(store, KEY, |bytes| {
-            self.prepare(bytes, now_ms, pool, ids);
-            let Some(mut table) = Table::new(bytes) else {
+            let mut place = self.locate(bytes, pool, ids, &hints);
+            if self.stale || place.is_none() {
+                self.rebuild(bytes, now_ms, Some(pool), ids);
+                place = self.locate(bytes, pool, ids, &hints);
+            }
+            let (Some(place), Some(mut table)) = (place, Table::new(bytes)) else {
                 return false;
             };
-            let columns: Option<Vec<usize>> = ids
-                .iter()
-                .enumerate()
-                .map(|(index, id)| table.column(*id, hints.get(index).copied().unwrap_or(index)))
-                .collect();
-            let (Some(columns), Some(slot), Some((counter, sequence))) =
-                (columns, table.slot(self.vm), table.counter(pool))
-            else {
-                return false;
-            };
+            let Place {
+                columns,
+                slot,
+                counter,
+                sequence,
+            } = place;
             let sums = table.sums();
             let loads: Vec<Load> = columns
                 .iter()
@@ -235,8 +245,7 @@ impl Ledger {
     /// Writes this VM's cells of `touched` into the shared table.
     fn publish<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, touched: &[EndpointId]) {
         let outcome = update(store, KEY, |bytes| {
-            let registered = Table::new(bytes).is_some_and(|table| table.slot(self.vm).is_some());
-            if self.stale || !registered || !self.write_cells(bytes, now_ms, touched) {
+            if self.stale || !self.write_cells(bytes, now_ms, touched) {
                 self.rebuild(bytes, now_ms, None, touched);
             }
             true
@@ -262,20 +271,25 @@ impl Ledger {
         true
     }
 
-    /// Makes sure that the table has this VM's row, the pool's counter and all columns.
-    fn prepare(&self, bytes: &mut Vec<u8>, now_ms: u64, pool: u64, ids: &[EndpointId]) {
-        let ready = !self.stale
-            && Table::new(bytes).is_some_and(|table| {
-                table.slot(self.vm).is_some()
-                    && table.counter(pool).is_some()
-                    && ids
-                        .iter()
-                        .enumerate()
-                        .all(|(index, id)| table.column(*id, index).is_some())
-            });
-        if !ready {
-            self.rebuild(bytes, now_ms, Some(pool), ids);
-        }
+    /// Where everything lies that a pick needs; `None` if something is missing.
+    fn locate(
+        &self,
+        bytes: &mut [u8],
+        pool: u64,
+        ids: &[EndpointId],
+        hints: &[usize],
+    ) -> Option<Place> {
+        let table = Table::new(bytes)?;
+        let (counter, sequence) = table.counter(pool)?;
+        let column = |(index, id): (usize, &EndpointId)| {
+            table.column(*id, hints.get(index).copied().unwrap_or(index))
+        };
+        Some(Place {
+            columns: ids.iter().enumerate().map(column).collect::<Option<_>>()?,
+            slot: table.slot(self.vm)?,
+            counter,
+            sequence,
+        })
     }
 
     /// The slow path: whatever is missing is added, and this VM's row is written from what it holds.
