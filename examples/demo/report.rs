@@ -133,3 +133,37 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
         .copied()
         .unwrap_or(f64::NAN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(policy: &str, errors: usize) -> Outcome {
+        Outcome {
+            policy: policy.to_owned(),
+            requests: 10,
+            errors,
+            ttft_ms: vec![100.0; 10 - errors],
+            hit_rate: 0.5,
+            load_skew: 1.0,
+            elapsed_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn figures_are_of_runs_without_errors_only() {
+        let good = [outcome("round_robin", 0), outcome("prefix_hash", 0)];
+        let lines = figures(&good).unwrap_or_default();
+        assert!(
+            lines.contains("FIGURE demo_ttft_ratio_prefix_hash_vs_round_robin 1.000\n"),
+            "{lines}"
+        );
+        for errors in [1, 10] {
+            let bad = [outcome("round_robin", 0), outcome("prefix_hash", errors)];
+            let why = format!("requests failed: {errors} of 10 under prefix_hash");
+            assert_eq!(figures(&bad), Err(why.clone()));
+            assert_eq!(succeeded(&bad), Err(why));
+        }
+        assert_eq!(succeeded(&good), Ok(()));
+    }
+}
