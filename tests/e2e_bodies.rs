@@ -718,7 +718,7 @@ fn reported(answer: &Answer, stream: bool) -> [u64; 3] {
     let usage = if stream {
         let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
         let documents = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
-        documents.filter_map(|document| usages(&document)).last()
+        documents.filter_map(|document| usages(&document)).next_back()
     } else {
         usages(&answer.json())
     };
