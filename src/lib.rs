@@ -60,9 +60,11 @@
 pub mod balancer;
 pub mod config;
 pub mod endpoint;
+pub mod metrics;
 pub mod policy;
 pub mod poller;
 pub mod prefix;
+pub mod random;
 pub mod request;
 pub mod scrape;
 pub mod session;

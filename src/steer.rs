@@ -51,9 +51,30 @@ pub fn forbidden_header(mode: SteeringMode) -> &'static str {
     }
 }
 
+/// The argument of the foreign function that sets filter state for this request: Envoy's protobuf
+/// `SetEnvoyFilterStateArguments { path = 1, value = 2, span = 3 }`. `None` for strings of 128 bytes
+/// and more, whose length would not fit into one byte.
+pub fn filter_state_argument(path: &str, value: &str) -> Option<Vec<u8>> {
+    const DOWNSTREAM_REQUEST: u8 = 1;
+    let length = |text: &str| u8::try_from(text.len()).ok().filter(|length| *length < 128);
+    let mut argument = vec![0x0a, length(path)?];
+    argument.extend_from_slice(path.as_bytes());
+    argument.extend_from_slice(&[0x12, length(value)?]);
+    argument.extend_from_slice(value.as_bytes());
+    argument.extend_from_slice(&[0x18, DOWNSTREAM_REQUEST]);
+    Some(argument)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_argument_is_protobuf() {
+        let argument = filter_state_argument("a.b", "1.2.3.4:5").unwrap();
+        assert_eq!(argument, b"\x0a\x03a.b\x12\x091.2.3.4:5\x18\x01");
+        assert_eq!(filter_state_argument("a", &"x".repeat(128)), None);
+    }
 
     #[test]
     fn each_mode_names_members_in_its_own_way() {

@@ -303,7 +303,7 @@ fn literals(source: &str) -> Vec<String> {
 
 #[test]
 fn the_table_of_metrics_is_what_the_filter_defines() {
-    let source = read("src/filter/metrics.rs");
+    let source = read("src/metrics.rs");
     let defined: BTreeSet<String> = literals(&source)
         .into_iter()
         .filter(|text| text.starts_with("warmroute_"))
@@ -337,7 +337,7 @@ fn the_values_of_labels_are_those_of_the_code() {
             .insert(plain(&row[1]));
         assert!(fresh, "{row:?} is named twice");
     }
-    let metrics = "src/filter/metrics.rs";
+    let metrics = "src/metrics.rs";
     let known = BTreeMap::from([
         (
             "reason".to_owned(),

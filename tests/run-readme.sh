@@ -15,6 +15,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# As a reader's make, not as one below the make that runs this.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
 file=${1:-README.md}
 ran=0
 

@@ -88,7 +88,11 @@ fn open_without_destination(found: &Found, config: &Config) -> Option<String> {
 /// A steering header that no `early_header_mutation_extensions` removes. For a filter inside a
 /// connection manager it must be that one's; for one that is looked up, any in the file.
 fn client_may_steer(documents: &[Value], found: &Found, config: &Config) -> Option<String> {
-    let header = forbidden_header(config.steering)?;
+    if config.steering == SteeringMode::FilterState {
+        // No header is obeyed there.
+        return None;
+    }
+    let header = forbidden_header(config.steering);
     let removed = |scope: &Value| {
         walk(std::slice::from_ref(scope))
             .into_iter()

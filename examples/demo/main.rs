@@ -81,14 +81,14 @@ async fn demo(args: &Args) -> Result<(), String> {
     }
     println!("{}", report::table(&results));
     println!("{}", report::legend(args));
-    if args.figures {
-        print!("{}", report::figures(&results)?);
-    }
     if let Some(file) = &args.json {
         let text = report::json(args, &results);
         std::fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))?;
     }
-    Ok(())
+    if args.figures {
+        print!("{}", report::figures(&results)?);
+    }
+    report::succeeded(&results)
 }
 
 fn fail(why: &str) -> ExitCode {

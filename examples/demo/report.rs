@@ -53,14 +53,15 @@ pub fn legend(args: &Args) -> String {
 /// `FIGURE name value` lines.
 ///
 /// # Errors
-/// One of the two policies was not run.
+/// One of the two policies was not run, or a request failed: what failed has no time to first token,
+/// and would make its policy look better.
 pub fn figures(outcomes: &[Outcome]) -> Result<String, String> {
     let of = |policy: &str| {
         let found = outcomes.iter().find(|o| o.policy == policy);
         found.ok_or_else(|| format!("--figures needs --policies with {policy}"))
     };
     let (ours, base) = (of("prefix_hash")?, of("round_robin")?);
-    let errors: usize = outcomes.iter().map(|o| o.errors).sum();
+    succeeded(outcomes)?;
     Ok([
         (
             "demo_ttft_ratio_prefix_hash_vs_round_robin",
@@ -71,10 +72,26 @@ pub fn figures(outcomes: &[Outcome]) -> Result<String, String> {
             "demo_hit_rate_ratio_prefix_hash_vs_round_robin",
             ours.hit_rate / base.hit_rate,
         ),
-        ("demo_errors", errors as f64),
+        ("demo_errors", 0.0),
     ]
     .map(|(name, value)| format!("FIGURE {name} {value:.3}\n"))
     .concat())
+}
+
+/// Whether every request got a whole, good answer.
+///
+/// # Errors
+/// How many did not, by policy.
+pub fn succeeded(outcomes: &[Outcome]) -> Result<(), String> {
+    let failed: Vec<String> = outcomes
+        .iter()
+        .filter(|o| o.errors > 0 || o.requests == 0)
+        .map(|o| format!("{} of {} under {}", o.errors, o.requests, o.policy))
+        .collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("requests failed: {}", failed.join(", "))),
+    }
 }
 
 /// Everything, for other programs.
@@ -103,12 +120,50 @@ pub fn json(args: &Args, outcomes: &[Outcome]) -> String {
     format!("{all:#}\n")
 }
 
+/// NaN if there are none.
 fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The nearest rank; `sorted` ascending.
+/// The nearest rank; `sorted` ascending. NaN if there are none.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (q * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(policy: &str, errors: usize) -> Outcome {
+        Outcome {
+            policy: policy.to_owned(),
+            requests: 10,
+            errors,
+            ttft_ms: vec![100.0; 10 - errors],
+            hit_rate: 0.5,
+            load_skew: 1.0,
+            elapsed_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn figures_are_of_runs_without_errors_only() {
+        let good = [outcome("round_robin", 0), outcome("prefix_hash", 0)];
+        let lines = figures(&good).unwrap_or_default();
+        assert!(
+            lines.contains("FIGURE demo_ttft_ratio_prefix_hash_vs_round_robin 1.000\n"),
+            "{lines}"
+        );
+        for errors in [1, 10] {
+            let bad = [outcome("round_robin", 0), outcome("prefix_hash", errors)];
+            let why = format!("requests failed: {errors} of 10 under prefix_hash");
+            assert_eq!(figures(&bad), Err(why.clone()));
+            assert_eq!(succeeded(&bad), Err(why));
+        }
+        assert_eq!(succeeded(&good), Ok(()));
+    }
 }

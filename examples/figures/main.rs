@@ -5,6 +5,7 @@
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
 mod bodies;
+mod closed_loop;
 #[path = "../../tests/e2e_load/decision.rs"]
 mod decision;
 mod inflight;
@@ -13,6 +14,7 @@ mod mixed;
 mod picks;
 mod process;
 mod rps;
+mod samples;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 mod upstream;

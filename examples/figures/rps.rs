@@ -1,9 +1,12 @@
-//! What the filter costs: closed-loop load through Envoy with it and without, on the same upstream.
+//! What the filter costs: closed-loop load through Envoy with it and without, on the same upstream,
+//! and through Envoy with a filter that has nothing to do, which is what any Wasm filter costs.
 //!
-//! Envoy has one worker on one core; clients and upstream share another one (if there are two), so
-//! that Envoy is the bottleneck. Both Envoys run all the time, and short rounds alternate between them, so that
-//! whatever else the machine does strikes both.
+//! Envoy has one worker on one core; clients and upstream share another one (if there are two), and
+//! must use less CPU time than the plain Envoy, so that Envoy is the bottleneck. All Envoys run all
+//! the time, and short rounds alternate between them, so that whatever else the machine does strikes
+//! all.
 
+use super::closed_loop::Client;
 use super::process::{Process, pin_this_thread, two_cores};
 use super::support::config::{EnvoyConfig, Mode};
 use super::support::envoy::EnvoyProcess;
@@ -11,19 +14,20 @@ use super::{Figure, upstream};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 const ENDPOINTS: usize = 4;
 const CONNECTIONS: usize = 16;
 const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_millis(1_000);
 /// Long enough for V8 to have compiled what is hot.
-const WARM_UP: Duration = Duration::from_millis(3_000);
+const WARM_UP: Duration = Duration::from_millis(5_000);
 const PROMPTS: usize = 64;
 const BODY_BYTES: usize = 4_096;
+const INFERENCE: &str = "/v1/chat/completions";
+/// No inference, so that the filter lets it pass if it is told to.
+const OTHER: &str = "/v1/other";
 
-/// The ratios of requests per second, and the CPU time of both.
+/// The ratios of requests per second, and the CPU time of all.
 pub fn measure() -> Result<Vec<Figure>, String> {
     let thread = std::thread::Builder::new()
         .name("rps".to_owned())
@@ -48,47 +52,102 @@ pub fn measure() -> Result<Vec<Figure>, String> {
 
 async fn compare(envoy_core: Option<u32>) -> Result<Vec<Figure>, String> {
     let endpoints = upstream::start(ENDPOINTS).await?;
-    let plain = Side::start(Mode::Plain, &endpoints, envoy_core).await?;
-    let filter = Side::start(Mode::OriginalDst, &endpoints, envoy_core).await?;
-    let requests = requests();
-    for side in [&plain, &filter] {
-        side.round(&requests, WARM_UP).await?;
+    let plain = Side::start(plain(&endpoints)?, INFERENCE, envoy_core).await?;
+    let idle = Side::start(idle(&endpoints)?, OTHER, envoy_core).await?;
+    let filter = Side::start(filter(&endpoints)?, INFERENCE, envoy_core).await?;
+    for side in [&plain, &idle, &filter] {
+        side.round(WARM_UP).await?;
     }
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
-        let plain = plain.round(&requests, ROUND).await?;
-        let filter = filter.round(&requests, ROUND).await?;
-        rounds.push((plain, filter));
+        rounds.push(Rounds {
+            plain: plain.round(ROUND).await?,
+            idle: idle.round(ROUND).await?,
+            filter: filter.round(ROUND).await?,
+        });
     }
-    let of = |value: fn(&(Round, Round)) -> f64| median(rounds.iter().map(value).collect());
-    let plain_rps = of(|(plain, _)| plain.rps)?;
-    let filter_rps = of(|(_, filter)| filter.rps)?;
-    let plain_cpu_us = of(|(plain, _)| plain.cpu_us)?;
-    let filter_cpu_us = of(|(_, filter)| filter.cpu_us)?;
+    figures(&rounds)
+}
+
+/// Round robin, without the filter.
+fn plain(endpoints: &[SocketAddr]) -> Result<EnvoyConfig, String> {
+    EnvoyConfig::shipped(Mode::Plain)?.endpoints(endpoints)
+}
+
+/// The filter as shipped.
+fn filter(endpoints: &[SocketAddr]) -> Result<EnvoyConfig, String> {
+    EnvoyConfig::shipped(Mode::OriginalDst)?.endpoints(endpoints)
+}
+
+/// The filter as shipped, told to let pass what is no inference. Its cluster decides by itself then,
+/// as the other modes' cannot.
+fn idle(endpoints: &[SocketAddr]) -> Result<EnvoyConfig, String> {
+    let config = EnvoyConfig::shipped(Mode::OverrideHost)?.endpoints(endpoints)?;
+    config.plugin(&json!({"other_paths": "pass"}))
+}
+
+/// Medians over the rounds; ratios are those of one round.
+fn figures(rounds: &[Rounds]) -> Result<Vec<Figure>, String> {
+    let of = |value: fn(&Rounds) -> f64| median(rounds.iter().map(value).collect());
+    let load_cpu_us = of(|round| round.plain.load_cpu_us)?;
+    let plain_cpu_us = of(|round| round.plain.cpu_us)?;
+    if load_cpu_us >= plain_cpu_us {
+        return Err(format!(
+            "Envoy was not the bottleneck: {load_cpu_us:.0} us of CPU time a request went to clients and \
+             upstream, {plain_cpu_us:.0} us to the plain Envoy"
+        ));
+    }
     Ok(vec![
         (
             "envoy_with_filter_vs_plain_rps",
-            of(|(plain, filter)| filter.rps / plain.rps)?,
+            of(|round| round.filter.rps / round.plain.rps)?,
         ),
-        ("envoy_plain_rps", plain_rps.round()),
-        ("envoy_with_filter_rps", filter_rps.round()),
-        ("envoy_plain_cpu_us_per_request", plain_cpu_us),
-        ("envoy_with_filter_cpu_us_per_request", filter_cpu_us),
         (
-            "clients_and_upstream_cpu_us_per_request",
-            of(|(plain, _)| plain.load_cpu_us)?,
+            "envoy_with_idle_filter_vs_plain_rps",
+            of(|round| round.idle.rps / round.plain.rps)?,
+        ),
+        ("envoy_plain_rps", of(|round| round.plain.rps)?.round()),
+        (
+            "envoy_with_idle_filter_rps",
+            of(|round| round.idle.rps)?.round(),
+        ),
+        (
+            "envoy_with_filter_rps",
+            of(|round| round.filter.rps)?.round(),
+        ),
+        ("envoy_plain_cpu_us_per_request", plain_cpu_us),
+        (
+            "envoy_with_idle_filter_cpu_us_per_request",
+            of(|round| round.idle.cpu_us)?,
+        ),
+        (
+            "envoy_with_filter_cpu_us_per_request",
+            of(|round| round.filter.cpu_us)?,
+        ),
+        ("clients_and_upstream_cpu_us_per_request", load_cpu_us),
+        (
+            "envoy_with_idle_filter_vs_plain_cpu",
+            of(|round| round.idle.cpu_us / round.plain.cpu_us)?,
         ),
         (
             "envoy_with_filter_vs_plain_cpu",
-            of(|(plain, filter)| filter.cpu_us / plain.cpu_us)?,
+            of(|round| round.filter.cpu_us / round.plain.cpu_us)?,
         ),
     ])
 }
 
-/// One Envoy, on its core.
+/// One Envoy, on its core, and what it is asked.
 struct Side {
     envoy: EnvoyProcess,
     process: Process,
+    requests: Vec<Vec<u8>>,
+}
+
+/// A round of each, one right after the other.
+struct Rounds {
+    plain: Round,
+    idle: Round,
+    filter: Round,
 }
 
 /// What one round came to.
@@ -102,13 +161,8 @@ struct Round {
 }
 
 impl Side {
-    async fn start(
-        mode: Mode,
-        endpoints: &[SocketAddr],
-        core: Option<u32>,
-    ) -> Result<Self, String> {
+    async fn start(config: EnvoyConfig, path: &str, core: Option<u32>) -> Result<Self, String> {
         let before = Process::own_envoys()?;
-        let config = EnvoyConfig::shipped(mode)?.endpoints(endpoints)?;
         let envoy = EnvoyProcess::start(&config, 1).await?;
         let after = Process::own_envoys()?;
         let new = after.into_iter().find(|process| !before.contains(process));
@@ -116,10 +170,14 @@ impl Side {
         if let Some(core) = core {
             process.pin(core)?;
         }
-        Ok(Self { envoy, process })
+        Ok(Self {
+            envoy,
+            process,
+            requests: requests(path),
+        })
     }
 
-    async fn round(&self, requests: &[Vec<u8>], lasts: Duration) -> Result<Round, String> {
+    async fn round(&self, lasts: Duration) -> Result<Round, String> {
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
             clients.push(Client::connect(self.envoy.listener).await?);
@@ -132,7 +190,7 @@ impl Side {
         let loops = clients
             .iter_mut()
             .enumerate()
-            .map(|(number, client)| client.load(requests, number, deadline));
+            .map(|(number, client)| client.load(&self.requests, number, deadline));
         let answered: Vec<Result<u64, String>> = futures_util::future::join_all(loops).await;
         let elapsed_s = begun.elapsed().as_secs_f64();
         let cpu_us = self.process.cpu_us()? - cpu_before_us;
@@ -146,74 +204,8 @@ impl Side {
     }
 }
 
-/// A connection that sends ready-made requests, one after the other.
-struct Client {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-}
-
-impl Client {
-    async fn connect(to: SocketAddr) -> Result<Self, String> {
-        let stream = TcpStream::connect(to).await.map_err(|e| e.to_string())?;
-        stream.set_nodelay(true).map_err(|e| e.to_string())?;
-        let buffer = Vec::with_capacity(8 << 10);
-        Ok(Self { stream, buffer })
-    }
-
-    /// How many answers there were; anything but a 200 is an error.
-    async fn load(
-        &mut self,
-        requests: &[Vec<u8>],
-        from: usize,
-        deadline: Instant,
-    ) -> Result<u64, String> {
-        let mut answered = 0;
-        for request in requests.iter().cycle().skip(from * 5) {
-            if Instant::now() >= deadline {
-                break;
-            }
-            let sent = self.stream.write_all(request).await;
-            sent.map_err(|e| format!("request: {e}"))?;
-            self.answer().await?;
-            answered += 1;
-        }
-        Ok(answered)
-    }
-
-    async fn answer(&mut self) -> Result<(), String> {
-        self.buffer.clear();
-        loop {
-            let read = self.stream.read_buf(&mut self.buffer).await;
-            if read.map_err(|e| format!("answer: {e}"))? == 0 {
-                return Err("Envoy closed the connection".to_owned());
-            }
-            if let Some(whole_bytes) = answer_bytes(&self.buffer)?
-                && self.buffer.len() >= whole_bytes
-            {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Length of the answer with its headers, once those are there.
-fn answer_bytes(bytes: &[u8]) -> Result<Option<usize>, String> {
-    let Some(head_bytes) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else {
-        return Ok(None);
-    };
-    let head = String::from_utf8_lossy(bytes.get(..head_bytes).unwrap_or_default());
-    if !head.starts_with("HTTP/1.1 200") {
-        return Err(format!("not a 200: {head}"));
-    }
-    let length = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-    let length = length.ok_or_else(|| format!("no content-length: {head}"))?;
-    Ok(Some(head_bytes + 4 + length))
-}
-
 /// Chats of four kilobytes that differ from their first word on.
-fn requests() -> Vec<Vec<u8>> {
+fn requests(path: &str) -> Vec<Vec<u8>> {
     (0..PROMPTS)
         .map(|number| {
             let mut text = format!("Report {number}: ");
@@ -230,9 +222,12 @@ fn requests() -> Vec<Vec<u8>> {
             })
             .to_string();
             // JSON allows space at its end.
-            body.extend(std::iter::repeat_n(' ', BODY_BYTES.saturating_sub(body.len())));
+            body.extend(std::iter::repeat_n(
+                ' ',
+                BODY_BYTES.saturating_sub(body.len()),
+            ));
             let head = format!(
-                "POST /v1/chat/completions HTTP/1.1\r\nhost: llm\r\ncontent-type: application/json\r\n\
+                "POST {path} HTTP/1.1\r\nhost: llm\r\ncontent-type: application/json\r\n\
                  content-length: {}\r\n\r\n",
                 body.len()
             );

@@ -19,9 +19,11 @@ use std::time::Duration;
 /// The body type of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Between two writes that must not become one, and before a reset, so that what was written is
-/// read first (a reset drops what is still in the socket's buffer).
+/// Between two writes that must not become one.
 const GAP: Duration = Duration::from_millis(20);
+/// Before a reset, so that what was written is read first, on a busy machine too: a reset drops what
+/// is still in the socket's buffer.
+const RESET_GAP: Duration = Duration::from_millis(200);
 
 /// A body known in full.
 pub fn full(text: impl Into<Bytes>) -> Body {
@@ -177,7 +179,7 @@ impl Streamed {
                 End::Close => return None,
                 End::Stall => return std::future::pending().await,
                 End::Reset => {
-                    tokio::time::sleep(GAP).await;
+                    tokio::time::sleep(RESET_GAP).await;
                     self.resetter.reset();
                     return std::future::pending().await;
                 }
@@ -282,7 +284,7 @@ pub fn faulty(text: String, plan: Plan, resetter: Resetter, guard: Box<dyn Send>
             }
             let Some(piece) = ready.pop_front() else {
                 if end == End::Reset {
-                    tokio::time::sleep(GAP).await;
+                    tokio::time::sleep(RESET_GAP).await;
                     resetter.reset();
                 }
                 if end != End::Close {

@@ -8,7 +8,9 @@
 
 use std::ptr::null_mut;
 
+use crate::metrics::{Meter, MetricKind};
 use crate::state::{Store, StoreError, Version};
+use crate::steer::filter_state_argument;
 
 const OK: u32 = 0;
 const CAS_MISMATCH: u32 = 8;
@@ -97,14 +99,6 @@ pub(super) enum Headers {
     Callout = 6,
 }
 
-/// What a metric measures.
-#[derive(Clone, Copy)]
-pub(super) enum MetricKind {
-    Counter = 0,
-    Gauge = 1,
-    Histogram = 2,
-}
-
 /// Calls a host function that hands out memory, and takes the memory over.
 fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8>> {
     let mut data: *mut u8 = null_mut();
@@ -182,25 +176,31 @@ pub(super) fn set_property(path: &str, value: &[u8]) {
     unsafe { proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) };
 }
 
-/// Defines a metric; `None` if the host refuses.
-pub(super) fn define_metric(kind: MetricKind, name: &str) -> Option<u32> {
-    let mut id = 0;
-    // SAFETY: `name` outlives the call; the host writes one u32.
-    let status =
-        unsafe { proxy_define_metric(kind as u32, name.as_ptr(), name.len(), &raw mut id) };
-    (status == OK).then_some(id)
-}
+/// Envoy's metrics.
+pub(super) struct HostMeter;
 
-/// Adds to a counter.
-pub(super) fn increment_metric(id: u32, by: u64) {
-    // SAFETY: plain values.
-    unsafe { proxy_increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX)) };
-}
+impl Meter for HostMeter {
+    fn define(&self, kind: MetricKind, name: &str) -> Option<u32> {
+        let kind = match kind {
+            MetricKind::Counter => 0,
+            MetricKind::Gauge => 1,
+            MetricKind::Histogram => 2,
+        };
+        let mut id = 0;
+        // SAFETY: `name` outlives the call; the host writes one u32.
+        let status = unsafe { proxy_define_metric(kind, name.as_ptr(), name.len(), &raw mut id) };
+        (status == OK).then_some(id)
+    }
 
-/// Sets a gauge, or records a histogram's sample.
-pub(super) fn record_metric(id: u32, value: u64) {
-    // SAFETY: plain values.
-    unsafe { proxy_record_metric(id, value) };
+    fn increment(&self, id: u32, by: u64) {
+        // SAFETY: plain values.
+        unsafe { proxy_increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX)) };
+    }
+
+    fn record(&self, id: u32, value: u64) {
+        // SAFETY: plain values.
+        unsafe { proxy_record_metric(id, value) };
+    }
 }
 
 /// Lets a held request go.
@@ -234,19 +234,6 @@ pub(super) fn set_filter_state(path: &str, value: &str) -> bool {
         )
     });
     answer.is_some()
-}
-
-/// Envoy's protobuf `SetEnvoyFilterStateArguments { path = 1, value = 2, span = 3 }`; strings below
-/// 128 bytes have a length of one byte.
-fn filter_state_argument(path: &str, value: &str) -> Option<Vec<u8>> {
-    const DOWNSTREAM_REQUEST: u8 = 1;
-    let length = |text: &str| u8::try_from(text.len()).ok().filter(|length| *length < 128);
-    let mut argument = vec![0x0a, length(path)?];
-    argument.extend_from_slice(path.as_bytes());
-    argument.extend_from_slice(&[0x12, length(value)?]);
-    argument.extend_from_slice(value.as_bytes());
-    argument.extend_from_slice(&[0x18, DOWNSTREAM_REQUEST]);
-    Some(argument)
 }
 
 /// Envoy's shared data.

@@ -54,7 +54,7 @@ impl StreamView for HostView {
 
 /// Handles one input and does what comes of it, for the stream that the host's calls now concern.
 pub(super) fn run(vm: &mut Vm, session: &mut Session, input: Input<'_>) -> Flow {
-    let moment = Moment::new(&SharedData, vm.random.next(), &HostView);
+    let moment = Moment::new(&SharedData, vm.random.bits(), &HostView);
     let effects = session.handle(&mut vm.balancer, &moment, input);
     for event in &effects.events {
         vm.metrics.event(*event);

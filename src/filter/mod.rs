@@ -5,21 +5,22 @@
 
 mod host;
 mod http;
-mod metrics;
 mod root;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use self::metrics::Metrics;
+use self::host::HostMeter;
 use crate::balancer::Balancer;
+use crate::metrics::Metrics;
+use crate::random::Random;
 use crate::session::Session;
 
 /// What all streams of one VM share.
 struct Vm {
     balancer: Balancer,
-    metrics: Metrics,
+    metrics: Metrics<HostMeter>,
     random: Random,
     /// Requests that are held back, by context, with the number of ticks before. Only as long as no
     /// body callback has come.
@@ -34,18 +35,6 @@ struct Vm {
 
 /// `None` until the plugin is configured.
 type SharedVm = Rc<RefCell<Option<Vm>>>;
-
-/// SplitMix64 (Steele, Lea, Flood 2014): all the randomness a load balancer needs.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-}
 
 proxy_wasm::main! {{
     proxy_wasm::set_log_level(proxy_wasm::types::LogLevel::Info);

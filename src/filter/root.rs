@@ -9,15 +9,16 @@ use proxy_wasm::hostcalls::dispatch_http_call;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
-use super::host::{self, Buffer, Headers, SharedData};
+use super::host::{self, Buffer, Headers, HostMeter, SharedData};
 use super::http::{self, Stream};
-use super::metrics::Metrics;
-use super::{Random, SharedVm, Vm};
+use super::{SharedVm, Vm};
 use crate::balancer::Balancer;
 use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
+use crate::metrics::Metrics;
 use crate::policy::Load;
 use crate::poller::Poller;
+use crate::random::Random;
 use crate::scrape::prometheus::MAX_TEXT_BYTES;
 use crate::session::Input;
 use crate::state::lease::{self, Lease};
@@ -72,8 +73,8 @@ impl Root {
                 scrape,
             )
         });
-        let metrics = Metrics::new(&balancer);
-        let random = Random(self.id ^ seed);
+        let metrics = Metrics::new(HostMeter, &balancer);
+        let random = Random::new(self.id ^ seed);
         let vm = Vm {
             balancer,
             metrics,

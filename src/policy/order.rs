@@ -3,29 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Candidate, Load, RANKED};
-
-/// A stream of random numbers grown from the random bits of one pick (SplitMix64).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `limit`; 0 if `limit` is 0. The bias is below `limit / 2^64`.
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        let wide = u128::from(self.next()).wrapping_mul(u128::from(limit));
-        u64::try_from(wide >> 64).unwrap_or(0)
-    }
-}
+pub(super) use crate::random::Random;
 
 /// Compares `load / capacity` of two candidates without division.
 pub(super) fn per_capacity(a: &Candidate, b: &Candidate, load: impl Fn(&Load) -> u64) -> Ordering {

@@ -12,21 +12,23 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 const TIMELY: Duration = Duration::from_millis(100);
+/// Other load on the machine can make any one attempt late, but not nearly all of them.
+const ATTEMPTS: usize = 40;
+const TIMELY_ATTEMPTS: usize = 5;
 
 async fn load_leaves_with_the_client(mode: Mode, workers: u32) {
     let fleet = Fleet::start(explained(mode, workers, 2)).await;
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
         for fault in ["stall=1", "delay-first=60000", "delay-headers=60000"] {
-            // Other load on the machine can make any one attempt late, but not all of them.
-            let mut best = Duration::MAX;
-            for _ in 0..20 {
-                best = best.min(release_time(&fleet, &client, fault).await);
-                if best <= TIMELY {
-                    break;
-                }
+            let mut times = Vec::new();
+            let mut timely = 0;
+            while timely < TIMELY_ATTEMPTS && times.len() < ATTEMPTS {
+                let time = release_time(&fleet, &client, fault).await;
+                timely += usize::from(time <= TIMELY);
+                times.push(time);
             }
-            assert!(best <= TIMELY, "{protocol:?}, {fault}: {best:?}");
+            assert_eq!(timely, TIMELY_ATTEMPTS, "{protocol:?}, {fault}: {times:?}");
         }
     }
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
@@ -136,12 +138,14 @@ with_one_and_four_workers!(
 );
 
 async fn every_ending(mode: Mode, workers: u32) {
+    // More where workers can race.
+    let requests = if workers == 1 { 2_080 } else { 10_400 };
     let fleet = mixed::start(mode, workers).await.unwrap();
     let clients = clients(&fleet, 16);
-    let tally = mixed::run(&fleet, &clients, 2_080).await.unwrap();
-    assert_eq!(tally.requests, 2_080);
-    // One in 26, over HTTP/1.1.
-    assert_eq!(tally.too_large, 40, "{tally:?}");
+    let tally = mixed::run(&fleet, &clients, requests).await.unwrap();
+    assert_eq!(tally.requests, requests);
+    // One in 26, where the client speaks HTTP/1.1, as every second does.
+    assert_eq!(tally.too_large, requests / 52, "{tally:?}");
     fleet.inflight_is_zero_within(SETTLE).await.unwrap();
     // Also what a pick sees, which no gauge stands between.
     let (pick, _) = open(&clients[0], Call::chat(&chat("probe"))).await.unwrap();
@@ -161,8 +165,8 @@ async fn every_ending(mode: Mode, workers: u32) {
     let retries = stats.metric("warmroute_retries_total", &[]);
     if mode == Mode::OverrideHost {
         assert_eq!(tally.refused, 0, "a retry elsewhere should have answered");
-        // Two for each 502, and one for each that hit the refusing endpoint first.
-        assert!(retries > 160.0, "{retries}");
+        // Two for each 502, one in 26, and one for each that hit the refusing endpoint first.
+        assert!(retries > (requests / 13) as f64, "{retries}");
     } else {
         assert!(tally.refused > 0);
         assert_eq!(retries, 0.0);

@@ -5,7 +5,7 @@ use crate::decision::{Carried, Decision, chat, clients, explained, held, open};
 use crate::support::client::HttpClient;
 use crate::support::config::Mode;
 use crate::support::fleet::{Fleet, FleetOptions};
-use crate::support::mock::Fault;
+use crate::support::mock::{Fault, Mock};
 use crate::support::root;
 use crate::waves::counts;
 use serde_json::json;
@@ -80,6 +80,16 @@ with_one_and_four_workers!(
     busy_engine, FilterState, OriginalDst
 );
 
+/// Returns when a page that was asked for from now on has been read: that of the first of two scrapes.
+async fn until_scraped_twice(mock: &Mock) {
+    let scrapes = || mock.seen().iter().filter(|s| s.path == "/metrics").count();
+    let (before, begun) = (scrapes(), Instant::now());
+    while scrapes() < before + 2 {
+        assert!(begun.elapsed() < SETTLE, "the endpoint is not scraped");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 async fn odd_metrics(mode: Mode, workers: u32) {
     let fleet = Fleet::start(scraped(mode, workers, 3, 60_000)).await;
     let clients = clients(&fleet, 4);
@@ -97,8 +107,7 @@ async fn odd_metrics(mode: Mode, workers: u32) {
         "\u{0}\u{1}\u{2}{}{}{}= = =\n# TYPE\n",
     ] {
         fleet.mocks[2].set_metrics(Some(bad.to_owned()));
-        // Time for some scrapes.
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        until_scraped_twice(&fleet.mocks[2]).await;
         until_seen(&fleet, &clients, &[6, 4, 0]).await;
         let pick = glance(&clients[0]).await;
         assert_eq!(pick.endpoint, fleet.endpoints()[2], "{bad:?}");
@@ -111,7 +120,8 @@ with_one_and_four_workers!(
 );
 
 async fn stalled_scrape(mode: Mode, workers: u32) {
-    const STALE_AFTER_MS: u32 = 1_500;
+    // Longer than a busy machine keeps the pick below from being made.
+    const STALE_AFTER_MS: u32 = 4_000;
     let fleet = Fleet::start(scraped(mode, workers, 2, STALE_AFTER_MS)).await;
     let clients = clients(&fleet, 8);
     fleet.mocks[0].set_metrics(Some(page(WAITING, "12.0")));

@@ -1,4 +1,4 @@
-//! Events and totals as Envoy metrics.
+//! Events and totals as Envoy metrics: their names, and when the host is told.
 //!
 //! The host knows no labels: they stand in front of the name as `label=.=value;.;`, and the
 //! `stats_tags` of the shipped configurations take them out again. Each metric is defined once and
@@ -6,12 +6,32 @@
 
 use std::collections::BTreeMap;
 
-use super::host::{self, MetricKind};
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
 use crate::policy::{Load, Reason};
 use crate::request::Scan;
 use crate::session::{Answer, Event, Failure, reason_name};
+
+/// What a metric measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Has a value.
+    Gauge,
+    /// Gathers samples.
+    Histogram,
+}
+
+/// The host's side of metrics.
+pub trait Meter {
+    /// Defines a metric, or finds it; `None` if the host refuses.
+    fn define(&self, kind: MetricKind, name: &str) -> Option<u32>;
+    /// Adds to a counter.
+    fn increment(&self, id: u32, by: u64);
+    /// Sets a gauge, or records a histogram's sample.
+    fn record(&self, id: u32, value: u64);
+}
 
 /// Identifies a defined metric without building its name.
 type Key = (&'static str, Option<EndpointId>, &'static str, &'static str);
@@ -27,27 +47,28 @@ struct Defined {
 ///
 /// A call to the host costs as much as a good part of a pick, so counters are added up here and
 /// handed over with every tick.
-#[derive(Default)]
-pub(super) struct Metrics {
+pub struct Metrics<M> {
+    meter: M,
     defined: BTreeMap<Key, Defined>,
     names: BTreeMap<EndpointId, String>,
 }
 
-impl Metrics {
+impl<M: Meter> Metrics<M> {
     /// Knows the names of the balancer's endpoints.
-    pub(super) fn new(balancer: &Balancer) -> Self {
+    pub fn new(meter: M, balancer: &Balancer) -> Self {
         let names = balancer
             .endpoints()
             .into_iter()
             .map(|(id, endpoint)| (id, endpoint.name().to_owned()));
         Self {
+            meter,
             defined: BTreeMap::new(),
             names: names.collect(),
         }
     }
 
     /// Counts one event.
-    pub(super) fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: Event) {
         match event {
             Event::Parsed(scan) => self.labelled(
                 "warmroute_parse_total",
@@ -128,12 +149,12 @@ impl Metrics {
     }
 
     /// A scrape came to nothing.
-    pub(super) fn scrape_failed(&mut self, endpoint: EndpointId) {
+    pub fn scrape_failed(&mut self, endpoint: EndpointId) {
         self.count("warmroute_scrape_failures_total", endpoint, 1);
     }
 
     /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all.
-    pub(super) fn gauges(
+    pub fn gauges(
         &mut self,
         balancer: &Balancer,
         totals: &BTreeMap<EndpointId, Load>,
@@ -141,31 +162,11 @@ impl Metrics {
     ) {
         for id in balancer.endpoints().into_keys() {
             let load = totals.get(&id).copied().unwrap_or_default();
-            self.record(
-                MetricKind::Gauge,
-                "warmroute_inflight_requests",
-                id,
-                u64::from(load.requests),
-            );
-            self.record(
-                MetricKind::Gauge,
-                "warmroute_inflight_prefill_tokens",
-                id,
-                load.prefill_tokens,
-            );
-            self.record(
-                MetricKind::Gauge,
-                "warmroute_inflight_decode_tokens",
-                id,
-                load.decode_tokens,
-            );
+            self.gauge("warmroute_inflight_requests", id, u64::from(load.requests));
+            self.gauge("warmroute_inflight_prefill_tokens", id, load.prefill_tokens);
+            self.gauge("warmroute_inflight_decode_tokens", id, load.decode_tokens);
             if let Some(report) = balancer.reports().get(&id) {
-                self.record(
-                    MetricKind::Gauge,
-                    "warmroute_scrape_age_ms",
-                    id,
-                    report.age_ms(now_ms),
-                );
+                self.gauge("warmroute_scrape_age_ms", id, report.age_ms(now_ms));
             }
         }
     }
@@ -196,20 +197,24 @@ impl Metrics {
         name: impl FnOnce(&BTreeMap<EndpointId, String>) -> String,
     ) {
         let counter = self.defined.entry(key).or_insert_with(|| Defined {
-            id: host::define_metric(MetricKind::Counter, &name(&self.names)),
+            id: self.meter.define(MetricKind::Counter, &name(&self.names)),
             pending: 0,
         });
         counter.pending = counter.pending.saturating_add(by);
     }
 
     /// Hands over what was counted.
-    pub(super) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         for counter in self.defined.values_mut() {
             if let (Some(id), 1..) = (counter.id, counter.pending) {
-                host::increment_metric(id, counter.pending);
+                self.meter.increment(id, counter.pending);
             }
             counter.pending = 0;
         }
+    }
+
+    fn gauge(&mut self, name: &'static str, endpoint: EndpointId, value: u64) {
+        self.record(MetricKind::Gauge, name, endpoint, value);
     }
 
     fn record(&mut self, kind: MetricKind, name: &'static str, endpoint: EndpointId, value: u64) {
@@ -217,12 +222,12 @@ impl Metrics {
         let metric = self.defined.entry(key).or_insert_with(|| {
             let labels = [("endpoint", endpoint_name(&self.names, endpoint))];
             Defined {
-                id: host::define_metric(kind, &full_name(name, &labels)),
+                id: self.meter.define(kind, &full_name(name, &labels)),
                 pending: 0,
             }
         });
         if let Some(id) = metric.id {
-            host::record_metric(id, value);
+            self.meter.record(id, value);
         }
     }
 }
@@ -259,5 +264,72 @@ fn failure_name(failure: Failure) -> &'static str {
         Failure::Overloaded => "overloaded",
         Failure::BrokenStream => "broken_stream",
         Failure::StreamError => "stream_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// Writes down what the host is told.
+    #[derive(Default)]
+    struct Notes {
+        names: RefCell<Vec<String>>,
+        told: RefCell<Vec<(String, u64)>>,
+    }
+
+    impl Meter for &Notes {
+        fn define(&self, _: MetricKind, name: &str) -> Option<u32> {
+            let mut names = self.names.borrow_mut();
+            assert!(!names.iter().any(|known| known == name), "{name} twice");
+            names.push(name.to_owned());
+            u32::try_from(names.len() - 1).ok()
+        }
+
+        fn increment(&self, id: u32, by: u64) {
+            self.record(id, by);
+        }
+
+        fn record(&self, id: u32, value: u64) {
+            let name = self.names.borrow()[id as usize].clone();
+            self.told.borrow_mut().push((name, value));
+        }
+    }
+
+    #[test]
+    fn counters_are_added_up_and_told_once_a_flush_and_samples_at_once() {
+        let config = Config::parse(br#"{"endpoints": [{"address": "10.0.0.1:80"}]}"#).unwrap();
+        let balancer = Balancer::new(Rc::new(config), 1);
+        let endpoint = *balancer.endpoints().keys().next().unwrap();
+        let notes = Notes::default();
+        let mut metrics = Metrics::new(&notes, &balancer);
+        for _ in 0..3 {
+            metrics.event(Event::Picked {
+                policy: "prefix_hash",
+                endpoint,
+                reason: Reason::Overflow,
+            });
+        }
+        let answer = Answer {
+            endpoint,
+            ttft_us: Some(2_500),
+            e2e_us: None,
+            tpot_us: None,
+            usage: None,
+        };
+        metrics.event(Event::Answered(answer));
+        let ttft = "endpoint=.=10.0.0.1:80;.;warmroute_ttft_ms".to_owned();
+        assert_eq!(notes.told.take(), [(ttft, 2)]);
+        metrics.flush();
+        metrics.flush();
+        let mut told = notes.told.take();
+        told.sort();
+        let picks = "endpoint=.=10.0.0.1:80;.;policy=.=prefix_hash;.;reason=.=overflow;.;warmroute_picks_total";
+        let overflow = "endpoint=.=10.0.0.1:80;.;warmroute_overflow_total";
+        assert_eq!(told, [(picks.to_owned(), 3), (overflow.to_owned(), 3)]);
     }
 }
