@@ -1,6 +1,8 @@
 //! What a configuration means when nothing is said, and what is said when it is wrong.
 
 use super::*;
+use crate::endpoint::Endpoint;
+use crate::policy::{LoadKind, Measure};
 
 const ONE: &str = r#""endpoints": [{"address": "10.0.0.1:8000"}]"#;
 

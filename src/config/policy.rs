@@ -1,0 +1,121 @@
+//! Policies of the configuration: which parameters go with which name, and where keys are found.
+
+use super::{ConfigError, KeySource, MAX_KEYS, MAX_POINTS, raw, thousandths, whole};
+use crate::policy::{LoadKind, Measure, PolicySpec};
+
+pub(super) fn policy_of(
+    path: &str,
+    raw: raw::Policy,
+    fields: &mut Vec<String>,
+) -> Result<(PolicySpec, Vec<KeySource>), ConfigError> {
+    use raw::PolicyName as Name;
+    let allowed: &[&str] = match raw.name {
+        Name::PowerOfTwo => &["load"],
+        Name::ConsistentHash => &["keys", "points"],
+        Name::PrefixHash => &["load_factor", "bound", "points"],
+        _ => &[],
+    };
+    if let Some(key) = raw.given().into_iter().find(|key| !allowed.contains(key)) {
+        let problem = match allowed {
+            [] => format!("`{}` takes no parameters", raw.name.as_str()),
+            keys => format!(
+                "`{}` has no such parameter; it takes `{}`",
+                raw.name.as_str(),
+                keys.join("`, `")
+            ),
+        };
+        return Err(ConfigError::new(format!("{path}.{key}"), problem));
+    }
+    let points = whole(&format!("{path}.points"), raw.points, 128, 1, MAX_POINTS)?;
+    let mut keys = Vec::new();
+    let spec = match raw.name {
+        Name::RoundRobin => PolicySpec::RoundRobin,
+        Name::Random => PolicySpec::Random,
+        Name::WeightedRoundRobin => PolicySpec::WeightedRoundRobin,
+        Name::LeastRequest => PolicySpec::LeastRequest,
+        Name::LeastOutstandingTokens => PolicySpec::LeastOutstandingTokens,
+        Name::PowerOfTwo => PolicySpec::PowerOfTwo {
+            load: match raw.load.unwrap_or(raw::LoadKind::Tokens) {
+                raw::LoadKind::Requests => LoadKind::Requests,
+                raw::LoadKind::Tokens => LoadKind::Tokens,
+                raw::LoadKind::Kv => LoadKind::Kv,
+            },
+        },
+        Name::ConsistentHash => {
+            keys = keys_of(&format!("{path}.keys"), raw.keys, fields)?;
+            PolicySpec::ConsistentHash { points }
+        }
+        Name::PrefixHash => PolicySpec::PrefixHash {
+            load_factor_permille: thousandths(
+                &format!("{path}.load_factor"),
+                raw.load_factor,
+                1_250,
+                1_000,
+                100_000,
+            )?,
+            bound: match raw.bound.unwrap_or(raw::Measure::Tokens) {
+                raw::Measure::Requests => Measure::Requests,
+                raw::Measure::Tokens => Measure::Tokens,
+            },
+            points,
+        },
+    };
+    Ok((spec, keys))
+}
+
+fn keys_of(
+    path: &str,
+    raw: Option<Vec<raw::Key>>,
+    fields: &mut Vec<String>,
+) -> Result<Vec<KeySource>, ConfigError> {
+    let raw = raw.unwrap_or_default();
+    if raw.is_empty() || raw.len() > MAX_KEYS {
+        let problem = format!(
+            "needs 1 to {MAX_KEYS} sources, such as [{{\"header\": \"x-session-id\"}}, {{\"body\": \"user\"}}]"
+        );
+        return Err(ConfigError::new(path, problem));
+    }
+    let mut keys = Vec::with_capacity(raw.len());
+    for (index, source) in raw.into_iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        keys.push(match (source.header, source.cookie, source.body) {
+            (Some(name), None, None) if is_token(&name) => KeySource::Header(name.to_ascii_lowercase()),
+            (None, Some(name), None) if is_token(&name) => KeySource::Cookie(name),
+            (None, None, Some(field)) => KeySource::Body(field_index(&path, field, fields)?),
+            _ => {
+                let problem = "must be exactly one of {\"header\": NAME}, {\"cookie\": NAME}, {\"body\": FIELD}";
+                return Err(ConfigError::new(path, problem));
+            }
+        });
+    }
+    Ok(keys)
+}
+
+/// Interns a body field, so that the scan looks for each field once however many pools want it.
+fn field_index(path: &str, field: String, fields: &mut Vec<String>) -> Result<usize, ConfigError> {
+    let steps = field.split('.').count();
+    if steps > 4 || field.split('.').any(str::is_empty) {
+        let problem = format!(
+            "`{field}` must be a field of the body such as `user` or `metadata.session_id`, at most 4 deep"
+        );
+        return Err(ConfigError::new(format!("{path}.body"), problem));
+    }
+    if let Some(known) = fields.iter().position(|known| *known == field) {
+        return Ok(known);
+    }
+    if fields.len() >= MAX_KEYS {
+        return Err(ConfigError::new(
+            format!("{path}.body"),
+            format!("at most {MAX_KEYS} different body fields"),
+        ));
+    }
+    fields.push(field);
+    Ok(fields.len() - 1)
+}
+
+fn is_token(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"()<>@,;\\\"/[]?={}".contains(&byte))
+}
