@@ -16,6 +16,7 @@ mod server;
 use clap::{Parser, ValueEnum};
 use server::{Mock, MockOptions};
 use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
 use warmroute::sim::replica::Profile;
 
 /// Answers as vLLM 0.32 does, in the time that a model of the engine says.
@@ -62,15 +63,26 @@ enum Hardware {
 }
 
 #[tokio::main]
-async fn main() -> std::io::Result<()> {
+async fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let listen = SocketAddr::new(arguments.host, arguments.port);
+    match serve(arguments, listen).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mock_vllm: {listen}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(arguments: Arguments, listen: SocketAddr) -> std::io::Result<()> {
     let mut profile = match arguments.profile {
         Hardware::L4 => Profile::default(),
         Hardware::Fast => Profile::fast(),
     };
     profile.blocks = arguments.blocks.unwrap_or(profile.blocks);
     let mock = Mock::start(MockOptions {
-        listen: SocketAddr::new(arguments.host, arguments.port),
+        listen,
         model: arguments.model,
         adapters: arguments.adapter,
         max_model_len: arguments.max_model_len,
