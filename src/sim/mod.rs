@@ -4,4 +4,7 @@
 //! drive the same code.
 
 pub mod cache;
+pub mod profiles;
+pub mod record;
 pub mod replica;
+pub mod workload;

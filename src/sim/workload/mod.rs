@@ -1,0 +1,109 @@
+//! What clients send: requests with their lengths, shared beginnings and times, without any text.
+//!
+//! A prompt is a list of [`Segment`]s. Equal segments after equal beginnings are equal text, so a
+//! workload says exactly what a prefix cache can share, and both the simulator (which needs block
+//! ids) and the replay (which needs text) can be made from it.
+
+use crate::random::Random;
+
+/// Who says a stretch of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The system prompt.
+    System,
+    /// The user.
+    User,
+    /// The model, in an earlier turn.
+    Assistant,
+}
+
+/// A stretch of a prompt, whose text follows from `id` alone: a shorter segment of the same id is
+/// the beginning of a longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Names the text.
+    pub id: u64,
+    /// Its length.
+    pub tokens: u32,
+    /// Who says it. Neighbours of one role are one message.
+    pub role: Role,
+}
+
+/// When a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At a set time after the beginning, whatever happens to others (open loop).
+    At {
+        /// Microseconds after the beginning.
+        us: u64,
+    },
+    /// When another request is over, well or not (closed loop).
+    After {
+        /// Index of that request; smaller than that of this one.
+        request: u32,
+        /// Silence between its end and this request.
+        pause_us: u64,
+    },
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When it is sent.
+    pub start: Start,
+    /// What an application would send as its session id: the conversation, the document.
+    pub session: u64,
+    /// Number of its LoRA adapter; `None` for the base model.
+    pub adapter: Option<u32>,
+    /// The prompt.
+    pub prompt: Vec<Segment>,
+    /// Tokens that the model will generate.
+    pub output_tokens: u32,
+}
+
+impl Request {
+    /// Length of the prompt.
+    pub fn prompt_tokens(&self) -> u32 {
+        let tokens = self.prompt.iter().map(|segment| segment.tokens);
+        tokens.fold(0, u32::saturating_add)
+    }
+
+    /// Ids of the prompt's full blocks of `block_tokens` tokens, each chained to the one before and
+    /// to the adapter, as an engine's prefix cache has them.
+    pub fn chain(&self, block_tokens: u32) -> Vec<u64> {
+        let block_tokens = block_tokens.max(1);
+        let mut chain = Vec::with_capacity((self.prompt_tokens() / block_tokens) as usize);
+        let mut id = mix(0, self.adapter.map_or(0, |adapter| u64::from(adapter) + 1));
+        let mut missing = block_tokens;
+        for segment in &self.prompt {
+            let mut offset = 0;
+            while offset < segment.tokens {
+                let piece = missing.min(segment.tokens - offset);
+                id = mix(mix(id, segment.id), u64::from(offset));
+                offset += piece;
+                missing -= piece;
+                if missing == 0 {
+                    chain.push(id);
+                    missing = block_tokens;
+                }
+            }
+        }
+        chain
+    }
+}
+
+/// A hash of both, in this order.
+pub(crate) fn mix(left: u64, right: u64) -> u64 {
+    Random::new(left.rotate_left(23) ^ right).bits()
+}
+
+/// Requests in the order in which they may start: a request comes after the one that it waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// A short name for tables and files.
+    pub name: String,
+    /// What it is made of, in one sentence, for the report.
+    pub about: String,
+    /// The requests.
+    pub requests: Vec<Request>,
+}
