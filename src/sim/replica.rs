@@ -168,8 +168,12 @@ pub struct Gauges {
     pub finished: u64,
     /// Jobs that were aborted.
     pub aborted: u64,
-    /// Steps done.
+    /// Steps begun.
     pub steps: u64,
+    /// Time in steps, in microseconds.
+    pub busy_us: u64,
+    /// Tokens computed in prefill: prompts without what was cached, and what preemption lost.
+    pub computed_tokens: u64,
 }
 
 /// A job in the replica.
@@ -385,7 +389,11 @@ impl Replica {
             + batch.decodes * u64::from(profile.decode_us_per_seq)
             + batch.context_tokens * u64::from(profile.context_us_per_1k_tokens) / 1_000;
         // At least one, so that time moves whatever the profile says.
-        self.clock_us.saturating_add(duration_us.max(1))
+        let duration_us = duration_us.max(1);
+        self.counters.steps += 1;
+        self.counters.busy_us += duration_us;
+        self.counters.computed_tokens += batch.prefill_tokens;
+        self.clock_us.saturating_add(duration_us)
     }
 
     /// Gives the running requests their share of the step; true if one had to be preempted.
@@ -493,7 +501,6 @@ impl Replica {
     }
 
     fn end_step(&mut self, at_us: u64, events: &mut Vec<Event>) {
-        self.counters.steps += 1;
         let counters = &mut self.counters;
         let cache = &mut self.cache;
         self.running.retain_mut(|sequence| {
