@@ -14,7 +14,7 @@ mod gateway;
 mod options;
 mod stream;
 
-pub use options::{FleetError, FleetOptions, POLICIES, policy};
+pub use options::{FleetError, FleetOptions, POLICIES, Reading, policy};
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -61,6 +61,7 @@ struct Fleet<'a> {
     workload: &'a Workload,
     /// Requests that wait for the end of another, by that one.
     followers: BTreeMap<u32, Vec<u32>>,
+    reading: Reading,
     random: Random,
     gateways: Vec<Gateway>,
     endpoints: BTreeMap<String, u32>,
@@ -78,6 +79,7 @@ impl<'a> Fleet<'a> {
         let mut fleet = Self {
             workload,
             followers: BTreeMap::new(),
+            reading: options.reading,
             random: Random::new(options.seed),
             gateways: options.gateways()?,
             endpoints: options.endpoints().into_iter().zip(0..).collect(),
@@ -165,7 +167,7 @@ impl<'a> Fleet<'a> {
             return;
         };
         let mut stream = Stream::new(request, gateway, gateway_state.worker_of(random.0));
-        let picked = stream.ask(gateway_state, now_us, random.1, request);
+        let picked = stream.ask(gateway_state, now_us, random.1, request, self.reading);
         let endpoint = picked.and_then(|address| self.endpoints.get(&address).copied());
         if let Some(served) = self.served.get_mut(index as usize) {
             served.endpoint = endpoint;

@@ -191,3 +191,41 @@ fn one_replica_waits_as_queueing_theory_says() {
         assert!(error < 0.03, "at {load}: {mean_us} us, not {theory_us}");
     }
 }
+
+#[test]
+fn picks_from_bodies_and_from_numbers_send_the_same_requests_together() {
+    // The first message of the user is 640 tokens, of which the key takes the first 1,024 bytes.
+    let workload = chats(200, 20, 400_000);
+    let together = |reading| {
+        let options = FleetOptions {
+            reading,
+            ..fleet(4, "prefix_hash")
+        };
+        let outcome = run_whole(&options, &workload);
+        let picks = outcome.run.served.iter().map(|served| served.endpoint);
+        picks.collect::<Vec<_>>()
+    };
+    let (numbers, bodies) = (together(Reading::Numbers), together(Reading::Bodies));
+    for picks in [&numbers, &bodies] {
+        for session in 0..20 {
+            let of_session: Vec<_> = picks.iter().skip(session).step_by(20).collect();
+            let kept = of_session.windows(2).filter(|pair| pair[0] == pair[1]);
+            assert!(kept.count() >= 8, "session {session}: {of_session:?}");
+        }
+    }
+    assert_ne!(numbers, bodies, "the text hashes to other places");
+}
+
+#[test]
+fn endpoints_have_the_addresses_that_were_given() {
+    let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let mut options = fleet(2, "round_robin");
+    options.addresses = vec![at(9_201), at(9_202)];
+    let outcome = run_whole(&options, &chats(10, 2, 100_000));
+    assert_eq!(outcome.run.endpoints, ["127.0.0.1:9201", "127.0.0.1:9202"]);
+    assert_eq!(per_endpoint(&outcome), [5, 5]);
+    for addresses in [vec![at(9_201)], vec![at(9_202), at(9_201)]] {
+        options.addresses = addresses;
+        assert_eq!(run(&options, &chats(1, 1, 1)), Err(FleetError::Addresses));
+    }
+}
