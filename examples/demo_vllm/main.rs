@@ -1,0 +1,123 @@
+//! `make demo-vllm`: two real vLLM replicas on this machine's CPU behind a real Envoy with Warmroute,
+//! a shrunken public trace, and what share of its prompt tokens the engines report as cached,
+//! beside what the simulation predicts for the same trace.
+//!
+//! The hardware of the prediction is measured on the idle engines before the first run; all else,
+//! where each request goes and what it finds there, is the model's own. The model of the language
+//! is random weights: what it says is noise, what its engine caches is not.
+#![allow(missing_docs)] // A program: its interface is `--help`.
+
+mod calibrate;
+mod call;
+mod drive;
+mod engine;
+mod model;
+mod predict;
+mod report;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+mod trace;
+
+use clap::Parser;
+use report::Outcome;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use warmroute::sim::fleet::POLICIES;
+
+/// A shrunken trace through Envoy and Warmroute on two real vLLM replicas, beside its simulation.
+#[derive(Parser, Debug)]
+#[command(name = "demo_vllm")]
+pub struct Args {
+    /// Policies to run, in this order.
+    #[arg(long, value_delimiter = ',', value_parser = POLICIES, default_values_t = ["round_robin", "prefix_hash"].map(String::from))]
+    pub policies: Vec<String>,
+    /// Mooncake trace, JSON lines.
+    #[arg(long)]
+    pub trace: PathBuf,
+    /// Requests of the trace, from its beginning; those with longer prompts are then left out.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub requests: u32,
+    /// Lengths are divided by this, so that a block of the trace (512 tokens) is 512 / K tokens.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub shrink: u32,
+    /// Requests of more tokens, prompt and output together after shrinking, are left out.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=7_000))]
+    pub max_tokens: u32,
+    /// Mean requests per second, to which the arrivals of the trace are stretched.
+    #[arg(long, default_value_t = 2.0, value_parser = rate)]
+    pub rate: f64,
+    /// KV cache blocks of each engine, of 32 tokens.
+    #[arg(long, default_value_t = 640, value_parser = clap::value_parser!(u32).range(256..=8_192))]
+    pub blocks: u32,
+    /// Port of the first engine; the second has the next one. The ring of prefix_hash depends on it.
+    #[arg(long, default_value_t = 9_401, value_parser = clap::value_parser!(u16).range(1_024..65_535))]
+    pub port: u16,
+    /// Envoy's workers.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub workers: u32,
+    /// Prints `FIGURE name value` lines.
+    #[arg(long)]
+    pub figures: bool,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.01..=1_000.0).contains(&rate) => Ok(rate),
+        _ => Err("expected requests per second, 0.01 to 1,000".to_owned()),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(why) => return fail(&why.to_string()),
+    };
+    // Leaving the select drops the engines and Envoy, which ends them.
+    let outcome = runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).map_err(|e| e.to_string())?;
+        tokio::select! {
+            outcome = demo(&args) => outcome.map(|()| ExitCode::SUCCESS),
+            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+            _ = terminated.recv() => Ok(ExitCode::from(143)),
+        }
+    });
+    outcome.unwrap_or_else(|why| fail(&why))
+}
+
+async fn demo(args: &Args) -> Result<(), String> {
+    let (workload, left_out) = trace::load(args)?;
+    eprintln!(
+        "{} requests ({left_out} longer ones left out); starting two engines",
+        workload.requests.len()
+    );
+    let engines = engine::start(args).await?;
+    let profile = calibrate::profile(&engines, args.blocks).await?;
+    eprintln!("measured on the idle engines: {profile:?}");
+    let mut outcomes = Vec::new();
+    for policy in &args.policies {
+        let predicted = predict::fleet(args, policy, &profile, &workload)?;
+        let real = drive::run(args, policy, &engines, &workload).await?;
+        outcomes.push(Outcome {
+            with_real_picks: predict::with_picks_of(&real, &profile, &workload)?,
+            endless: predict::endless(args, policy, &profile, &workload)?,
+            real,
+            predicted,
+        });
+    }
+    println!("{}", report::table(&outcomes));
+    println!("{}", report::legend(args, &workload, left_out, &profile));
+    if args.figures {
+        print!("{}", report::figures(&outcomes)?);
+    }
+    report::succeeded(&outcomes)
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("demo_vllm: {why}");
+    ExitCode::FAILURE
+}
