@@ -4,6 +4,8 @@
 //! workload says exactly what a prefix cache can share, and both the simulator (which needs block
 //! ids) and the replay (which needs text) can be made from it.
 
+pub mod text;
+
 use crate::random::Random;
 
 /// Who says a stretch of a prompt.
