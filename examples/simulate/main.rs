@@ -1,0 +1,5 @@
+//! stub
+mod scenario;
+fn main() {
+    print!("{}", scenario::tables().unwrap_or_default());
+}
