@@ -73,8 +73,6 @@ pub fn workload(options: &Options, seed: u64) -> Workload {
 }
 
 fn request(options: &Options, draw: &mut Draw, hot: Option<u64>) -> Request {
-    let around =
-        |draw: &mut Draw, tokens: u32| draw.between(tokens - tokens / 2, tokens + tokens / 2);
     let own = draw.id();
     let shared = hot.map(|id| (id, options.prefix_tokens));
     let stretches = [shared, Some((own, draw.around(options.prompt_tokens)))];
