@@ -76,6 +76,21 @@ impl Profile {
         }
     }
 
+    /// The same hardware with all times longer by `permille` thousandths: 2500 is 2.5 times slower.
+    #[must_use]
+    pub fn slowed(&self, permille: u32) -> Self {
+        let permille = u64::from(permille.max(1));
+        let longer = |us: u32| u32::try_from(u64::from(us) * permille / 1_000).unwrap_or(u32::MAX);
+        let rate = u64::from(self.prefill_tokens_per_s) * 1_000 / permille;
+        Self {
+            prefill_tokens_per_s: u32::try_from(rate).unwrap_or(u32::MAX),
+            step_base_us: longer(self.step_base_us),
+            decode_us_per_seq: longer(self.decode_us_per_seq),
+            context_us_per_1k_tokens: longer(self.context_us_per_1k_tokens),
+            ..self.clone()
+        }
+    }
+
     /// Most tokens one request can have, prompt and output together.
     pub fn capacity_tokens(&self) -> u64 {
         u64::from(self.blocks) * u64::from(self.block_tokens)
