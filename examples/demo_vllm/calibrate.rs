@@ -35,7 +35,8 @@ pub async fn profile(engines: &[Engine], blocks: u32) -> Result<Profile, String>
     let us_per_token = (mean(|t| t.long_prefill) - mean(|t| t.short_prefill))
         / f64::from(LONG_TOKENS - SHORT_TOKENS);
     let decode_us = (mean(|t| t.batch_step) - mean(|t| t.step)) / f64::from(BATCH - 1);
-    let context_us = (mean(|t| t.long_step) - mean(|t| t.step)) / f64::from(LONG_TOKENS - SHORT_TOKENS);
+    let context_us =
+        (mean(|t| t.long_step) - mean(|t| t.step)) / f64::from(LONG_TOKENS - SHORT_TOKENS);
     // On a busy machine a difference of two times may come out below nothing.
     let whole = |value: f64, least: f64| value.max(least).round() as u32;
     Ok(Profile {
@@ -61,7 +62,8 @@ async fn measure(engine: &Engine) -> Result<Times, String> {
         batch.push(probe.batch().await?);
     }
     engine.reset().await?;
-    let of = |pairs: &[(f64, f64)], at: fn(&(f64, f64)) -> f64| median(pairs.iter().map(at).collect());
+    let of =
+        |pairs: &[(f64, f64)], at: fn(&(f64, f64)) -> f64| median(pairs.iter().map(at).collect());
     Ok(Times {
         short_prefill: of(&short, |pair| pair.0),
         long_prefill: of(&long, |pair| pair.0),
@@ -105,7 +107,9 @@ impl Probe<'_> {
     /// Microseconds of a step in which a batch decodes, from the last first token to the first end.
     async fn batch(&mut self) -> Result<f64, String> {
         let requests: Vec<Request> = (0..BATCH).map(|_| self.request(BLOCK_TOKENS)).collect();
-        let asked = requests.iter().map(|request| ask(&self.engine.client, request));
+        let asked = requests
+            .iter()
+            .map(|request| ask(&self.engine.client, request));
         let answers = futures_util::future::join_all(asked).await;
         let answers: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
         let first = answers.iter().map(|answer| answer.first).max();

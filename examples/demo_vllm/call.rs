@@ -67,7 +67,9 @@ pub async fn ask(client: &HttpClient, request: &Request) -> Result<Answer, Strin
     let counted = (answer.prompt_tokens, answer.output_tokens);
     // The prediction rests on it: a word is a token, and the template adds none.
     if counted != wanted {
-        return Err(format!("the engine counts {counted:?} tokens of prompt and output, not {wanted:?}"));
+        return Err(format!(
+            "the engine counts {counted:?} tokens of prompt and output, not {wanted:?}"
+        ));
     }
     Ok(answer)
 }

@@ -27,7 +27,12 @@ pub fn prefix_bytes(args: &Args) -> u32 {
 /// # Errors
 /// Envoy or an engine that is not there, and counters of the engines that are not what the answers
 /// say. A request that fails is not an error of the run.
-pub async fn run(args: &Args, policy: &str, engines: &[Engine], workload: &Workload) -> Result<Run, String> {
+pub async fn run(
+    args: &Args,
+    policy: &str,
+    engines: &[Engine],
+    workload: &Workload,
+) -> Result<Run, String> {
     for engine in engines {
         engine.reset().await?;
     }
@@ -38,21 +43,29 @@ pub async fn run(args: &Args, policy: &str, engines: &[Engine], workload: &Workl
     let client = HttpClient::new(envoy.listener, Protocol::Http1);
     let bar = bar(policy, workload);
     let begun = Instant::now();
-    let sent = workload.requests.iter().zip(0_u32..).map(|(request, index)| {
-        let (client, addresses, bar) = (&client, &addresses, &bar);
-        async move {
-            let due = due(request)?;
-            tokio::time::sleep_until((begun + due).into()).await;
-            let answer = ask(client, request).await;
-            bar.inc(1);
-            Ok(served(index, due, begun, addresses, answer))
-        }
-    });
+    let sent = workload
+        .requests
+        .iter()
+        .zip(0_u32..)
+        .map(|(request, index)| {
+            let (client, addresses, bar) = (&client, &addresses, &bar);
+            async move {
+                let due = due(request)?;
+                tokio::time::sleep_until((begun + due).into()).await;
+                let answer = ask(client, request).await;
+                bar.inc(1);
+                Ok(served(index, due, begun, addresses, answer))
+            }
+        });
     let served = futures_util::future::join_all(sent).await;
     let served: Vec<Served> = served.into_iter().collect::<Result<_, String>>()?;
     bar.finish_and_clear();
     if bar.is_hidden() {
-        eprintln!("{policy}: {} requests in {:.1} s", served.len(), begun.elapsed().as_secs_f64());
+        eprintln!(
+            "{policy}: {} requests in {:.1} s",
+            served.len(),
+            begun.elapsed().as_secs_f64()
+        );
     }
     settle(engines, &before, &served).await?;
     Ok(Run {
@@ -79,7 +92,10 @@ fn config(args: &Args, policy: &str, addresses: &[SocketAddr]) -> Result<EnvoyCo
     let routes = routes.and_then(Value::as_object_mut);
     let routes = routes.ok_or("the Envoy configuration has no routes")?;
     let header = json!({"key": SERVED_BY, "value": "%UPSTREAM_REMOTE_ADDRESS%"});
-    routes.insert("response_headers_to_add".to_owned(), json!([{ "header": header }]));
+    routes.insert(
+        "response_headers_to_add".to_owned(),
+        json!([{ "header": header }]),
+    );
     Ok(config)
 }
 
@@ -90,7 +106,13 @@ fn due(request: &Request) -> Result<Duration, String> {
     }
 }
 
-fn served(index: u32, due: Duration, begun: Instant, addresses: &[SocketAddr], answer: Result<Answer, String>) -> Served {
+fn served(
+    index: u32,
+    due: Duration,
+    begun: Instant,
+    addresses: &[SocketAddr],
+    answer: Result<Answer, String>,
+) -> Served {
     let mut served = Served {
         request: index,
         due_us: due.as_micros() as u64,
@@ -108,7 +130,10 @@ fn served(index: u32, due: Duration, begun: Instant, addresses: &[SocketAddr], a
             served.cached_tokens = answer.cached_tokens;
             served.output_tokens = answer.output_tokens;
             if served.endpoint.is_none() {
-                served.error = Some(format!("served by {:?}, no endpoint of ours", answer.served_by));
+                served.error = Some(format!(
+                    "served by {:?}, no endpoint of ours",
+                    answer.served_by
+                ));
             }
         }
         Err(why) => served.error = Some(why),
@@ -118,7 +143,10 @@ fn served(index: u32, due: Duration, begun: Instant, addresses: &[SocketAddr], a
 
 async fn counters(engines: &[Engine]) -> Result<Vec<Counters>, String> {
     let asked = engines.iter().map(Engine::counters);
-    futures_util::future::join_all(asked).await.into_iter().collect()
+    futures_util::future::join_all(asked)
+        .await
+        .into_iter()
+        .collect()
 }
 
 /// Waits until the engines' own counters say what the answers said.
@@ -129,14 +157,20 @@ async fn settle(engines: &[Engine], before: &[Counters], served: &[Served]) -> R
     let begun = Instant::now();
     loop {
         let now = counters(engines).await?;
-        let wrong = now.iter().zip(before).zip(0_u32..).find_map(|((now, before), endpoint)| {
-            let counted = Counters {
-                queried_tokens: now.queried_tokens - before.queried_tokens,
-                found_tokens: now.found_tokens - before.found_tokens,
-            };
-            let answered = answered(served, endpoint);
-            (counted != answered).then(|| format!("engine {endpoint} counts {counted:?}, its answers say {answered:?}"))
-        });
+        let wrong = now
+            .iter()
+            .zip(before)
+            .zip(0_u32..)
+            .find_map(|((now, before), endpoint)| {
+                let counted = Counters {
+                    queried_tokens: now.queried_tokens - before.queried_tokens,
+                    found_tokens: now.found_tokens - before.found_tokens,
+                };
+                let answered = answered(served, endpoint);
+                (counted != answered).then(|| {
+                    format!("engine {endpoint} counts {counted:?}, its answers say {answered:?}")
+                })
+            });
         match wrong {
             None => return Ok(()),
             Some(why) if begun.elapsed() > SETTLE_LIMIT => return Err(why),

@@ -123,10 +123,18 @@ impl Engine {
         let begun = Instant::now();
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("{} ended at its start ({status}): {}", self.address, self.last_line()));
+                return Err(format!(
+                    "{} ended at its start ({status}): {}",
+                    self.address,
+                    self.last_line()
+                ));
             }
             if begun.elapsed() > START_LIMIT {
-                return Err(format!("{} is not ready after {START_LIMIT:?}: {}", self.address, self.last_line()));
+                return Err(format!(
+                    "{} is not ready after {START_LIMIT:?}: {}",
+                    self.address,
+                    self.last_line()
+                ));
             }
             match self.client.send(Call::get("/health")).await {
                 Ok(answer) if answer.status == 200 => return Ok(()),
@@ -149,7 +157,10 @@ impl Engine {
     /// The engine cannot, or is not there any more.
     pub async fn reset(&self) -> Result<(), String> {
         for _ in 0..50 {
-            let answer = self.client.send(Call::post("/reset_prefix_cache", "")).await?;
+            let answer = self
+                .client
+                .send(Call::post("/reset_prefix_cache", ""))
+                .await?;
             if answer.status == 200 && answer.json().get("success") == Some(&true.into()) {
                 return Ok(());
             }

@@ -29,7 +29,9 @@ pub fn python() -> Result<PathBuf, String> {
         let why = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{}: run `make vllm`", why.trim()));
     }
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+    Ok(PathBuf::from(
+        String::from_utf8_lossy(&output.stdout).trim(),
+    ))
 }
 
 /// The directory of the model, which is made if it is not there.
@@ -45,7 +47,8 @@ pub fn directory(python: &Path) -> Result<PathBuf, String> {
         words.push('\n');
     }
     // Another script or other words are another model.
-    let version = xxhash_rust::xxh64::xxh64(&source, xxhash_rust::xxh64::xxh64(words.as_bytes(), 0));
+    let version =
+        xxhash_rust::xxh64::xxh64(&source, xxhash_rust::xxh64::xxh64(words.as_bytes(), 0));
     let directory = workshop().join(format!("model-{version:016x}"));
     let complete = directory.join("complete");
     if complete.exists() {
@@ -63,11 +66,16 @@ pub fn directory(python: &Path) -> Result<PathBuf, String> {
         .spawn()
         .map_err(|e| format!("{}: {e}", python.display()))?;
     if let Some(mut input) = child.stdin.take() {
-        input.write_all(words.as_bytes()).map_err(|e| e.to_string())?;
+        input
+            .write_all(words.as_bytes())
+            .map_err(|e| e.to_string())?;
     }
     let status = child.wait().map_err(|e| e.to_string())?;
     if !status.success() {
-        return Err(format!("make_model.py ended with {status}: see {}", log.display()));
+        return Err(format!(
+            "make_model.py ended with {status}: see {}",
+            log.display()
+        ));
     }
     fs::write(&complete, "").map_err(|e| format!("{}: {e}", complete.display()))?;
     Ok(directory)

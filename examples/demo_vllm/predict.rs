@@ -15,7 +15,12 @@ const ENDLESS_BLOCKS: u32 = 1 << 20;
 ///
 /// # Errors
 /// Options that make no sense, and laws that the run broke.
-pub fn fleet(args: &Args, policy: &str, profile: &Profile, workload: &Workload) -> Result<Run, String> {
+pub fn fleet(
+    args: &Args,
+    policy: &str,
+    profile: &Profile,
+    workload: &Workload,
+) -> Result<Run, String> {
     let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
     let options = FleetOptions {
         addresses: vec![at(args.port), at(args.port + 1)],
@@ -35,7 +40,12 @@ pub fn fleet(args: &Args, policy: &str, profile: &Profile, workload: &Workload) 
 ///
 /// # Errors
 /// As [`fleet`].
-pub fn endless(args: &Args, policy: &str, profile: &Profile, workload: &Workload) -> Result<Run, String> {
+pub fn endless(
+    args: &Args,
+    policy: &str,
+    profile: &Profile,
+    workload: &Workload,
+) -> Result<Run, String> {
     let profile = Profile {
         blocks: ENDLESS_BLOCKS,
         ..profile.clone()
@@ -57,7 +67,11 @@ pub fn with_picks_of(real: &Run, profile: &Profile, workload: &Workload) -> Resu
     for endpoint in 0_u32..2 {
         let mut replica = Replica::new(profile.clone());
         let mut events = Vec::new();
-        for (request, (served, index)) in workload.requests.iter().zip(real.served.iter().zip(0_u64..)) {
+        for (request, (served, index)) in workload
+            .requests
+            .iter()
+            .zip(real.served.iter().zip(0_u64..))
+        {
             let (Some(by), Start::At { us }) = (served.endpoint, request.start) else {
                 continue;
             };
@@ -84,7 +98,12 @@ pub fn with_picks_of(real: &Run, profile: &Profile, workload: &Workload) -> Resu
 }
 
 fn note(run: &mut Run, real: &Run, event: Event) {
-    if let Event::FirstToken { id, at_us, cached_tokens, .. } = event
+    if let Event::FirstToken {
+        id,
+        at_us,
+        cached_tokens,
+        ..
+    } = event
         && let Some(place) = run.served.get_mut(id as usize)
         && let Some(served) = real.served.get(id as usize)
     {

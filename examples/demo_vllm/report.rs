@@ -8,6 +8,9 @@ use warmroute::sim::record::{Run, Served};
 use warmroute::sim::replica::Profile;
 use warmroute::sim::workload::Workload;
 
+/// How far a predicted share may be from the real one.
+const BOUND: f64 = 0.02;
+
 /// One policy.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -28,7 +31,11 @@ impl Outcome {
     }
 
     fn errors(&self) -> usize {
-        self.real.served.iter().filter(|one| one.error.is_some()).count()
+        self.real
+            .served
+            .iter()
+            .filter(|one| one.error.is_some())
+            .count()
     }
 
     fn same_endpoint(&self) -> f64 {
@@ -113,17 +120,69 @@ pub fn legend(args: &Args, workload: &Workload, left_out: usize, profile: &Profi
     )
 }
 
+/// One line about a prediction.
+pub fn predicted(run: &Run, endless: &Run) -> String {
+    format!(
+        "{}: cached {:.4}, without eviction {:.4}, TTFT mean {:.0} ms",
+        run.policy,
+        cached_share(run),
+        cached_share(endless),
+        mean_ttft_ms(run)
+    )
+}
+
+/// Every request of every run.
+///
+/// # Errors
+/// None that is known.
+pub fn json(outcomes: &[Outcome]) -> Result<String, String> {
+    let runs: Vec<_> = outcomes
+        .iter()
+        .map(|o| serde_json::json!({"real": o.real, "predicted": o.predicted, "with_real_picks": o.with_real_picks}))
+        .collect();
+    serde_json::to_string(&runs).map_err(|e| e.to_string())
+}
+
+/// Whether an error of [`BOUND`] could be seen at all: policies and eviction must move the share by
+/// more, or a constant would predict it as well as a model.
+///
+/// # Errors
+/// They do not.
+fn tells(outcomes: &[Outcome]) -> Result<(), String> {
+    let shares = |of: fn(&Outcome) -> &Run| outcomes.iter().map(move |o| cached_share(of(o)));
+    let real = || shares(|o| &o.real);
+    let between_policies = real().fold(f64::MIN, f64::max) - real().fold(f64::MAX, f64::min);
+    let by_eviction = shares(|o| &o.endless)
+        .zip(shares(|o| &o.predicted))
+        .map(|(endless, predicted)| endless - predicted)
+        .fold(f64::MAX, f64::min);
+    if between_policies.min(by_eviction) > 2.0 * BOUND {
+        return Ok(());
+    }
+    Err(format!(
+        "no figures: policies move the cached share by {between_policies:.4} and eviction by {by_eviction:.4}, \
+         so little that an error of {BOUND} says nothing about the model"
+    ))
+}
+
 /// `FIGURE name value` lines.
 ///
 /// # Errors
-/// A request failed: what it would have found is not known.
+/// A request failed: what it would have found is not known. Or the workload cannot tell a good
+/// model from a bad one.
 pub fn figures(outcomes: &[Outcome]) -> Result<String, String> {
     const NAME: &str = "sim_vs_real_vllm_cached_share_error";
     succeeded(outcomes)?;
+    tells(outcomes)?;
     let mut lines = String::new();
     for outcome in outcomes {
         // Writing to a string cannot fail.
-        let _ = writeln!(lines, "FIGURE {NAME}_{} {:.4}", outcome.real.policy, outcome.error());
+        let _ = writeln!(
+            lines,
+            "FIGURE {NAME}_{} {:.4}",
+            outcome.real.policy,
+            outcome.error()
+        );
     }
     let largest = outcomes.iter().map(Outcome::error).fold(0.0, f64::max);
     let _ = writeln!(lines, "FIGURE {NAME} {largest:.4}");
