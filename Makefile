@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo figures tools clean \
+.PHONY: help build check test demo demo-vllm vllm figures tools clean \
         rust envoy node wasm-bindgen python test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
@@ -75,12 +75,18 @@ test-readme: build envoy
 demo: build envoy ## a chat load through Envoy on four mock replicas, under each policy
 	@$(CARGO) run --profile tools --example demo -- $(DEMO)
 
+demo-vllm: build envoy vllm ## a public trace through Envoy on two real vLLM replicas, beside its simulation (8 GB of disk and memory)
+	@$(CARGO) run --profile tools --example demo_vllm -- --figures $(DEMO_VLLM)
+
 figures: build envoy ## measures and prints `FIGURE name value` lines
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
 	@code=0; \
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	exit $$code
+
+vllm: ## fetches vLLM for the CPU (3.7 GB)
+	@examples/vllm/install.sh --install >/dev/null
 
 tools: node rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
 

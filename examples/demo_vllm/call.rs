@@ -123,3 +123,29 @@ impl Events {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_whatever_pieces_they_come_in() {
+        let text = b"data: {\"choices\":[{}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\ndata: [DONE]\n\n";
+        for size in 1..=text.len() {
+            let mut events = Events::default();
+            for piece in text.chunks(size) {
+                events.push(piece).unwrap();
+            }
+            assert!(events.done);
+            let usage = events.usage.unwrap();
+            assert_eq!(usage.pointer("/prompt_tokens"), Some(&7.into()));
+        }
+    }
+
+    #[test]
+    fn an_error_inside_a_stream_is_an_error() {
+        let why = Events::default().push(b"data: {\"error\":{\"code\":503}}\n");
+        assert_eq!(why, Err("error in stream: {\"code\":503}".to_owned()));
+        assert!(Events::default().push(b"data: {oops\n").is_err());
+    }
+}

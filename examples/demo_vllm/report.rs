@@ -208,3 +208,69 @@ pub fn succeeded(outcomes: &[Outcome]) -> Result<(), String> {
         false => Err(format!("requests failed: {}", failed.join(", "))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One request of 1,000 tokens.
+    fn run(policy: &str, cached_tokens: u32) -> Run {
+        Run {
+            policy: policy.to_owned(),
+            served: vec![Served {
+                prompt_tokens: 1_000,
+                cached_tokens,
+                ..Served::default()
+            }],
+            ..Run::default()
+        }
+    }
+
+    fn outcome(policy: &str, real: u32, predicted: u32, endless: u32) -> Outcome {
+        Outcome {
+            real: run(policy, real),
+            predicted: run(policy, predicted),
+            with_real_picks: run(policy, real),
+            endless: run(policy, endless),
+        }
+    }
+
+    #[test]
+    fn figures_are_the_errors_by_policy_and_the_largest() {
+        let outcomes = [
+            outcome("round_robin", 160, 155, 260),
+            outcome("prefix_hash", 230, 242, 320),
+        ];
+        let name = "FIGURE sim_vs_real_vllm_cached_share_error";
+        let lines =
+            format!("{name}_round_robin 0.0050\n{name}_prefix_hash 0.0120\n{name} 0.0120\n");
+        assert_eq!(figures(&outcomes), Ok(lines));
+    }
+
+    #[test]
+    fn a_workload_on_which_nothing_depends_gives_no_figures() {
+        let alike = [
+            outcome("round_robin", 539, 539, 600),
+            outcome("prefix_hash", 538, 538, 600),
+        ];
+        let without_eviction = [
+            outcome("round_robin", 160, 160, 260),
+            outcome("prefix_hash", 230, 230, 240),
+        ];
+        for outcomes in [alike, without_eviction] {
+            let why = figures(&outcomes).unwrap_err();
+            assert!(why.starts_with("no figures: "), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_failed_request_gives_no_figures() {
+        let mut outcomes = [
+            outcome("round_robin", 160, 160, 260),
+            outcome("prefix_hash", 230, 230, 320),
+        ];
+        outcomes[1].real.served[0].error = Some("status 500".to_owned());
+        let why = "requests failed: 1 of 1 under prefix_hash (status 500)";
+        assert_eq!(figures(&outcomes), Err(why.to_owned()));
+    }
+}
