@@ -5,6 +5,10 @@
 //! The hardware of the prediction is measured on the idle engines before the first run; all else,
 //! where each request goes and what it finds there, is the model's own. The model of the language
 //! is random weights: what it says is noise, what its engine caches is not.
+//!
+//! It wants a machine with nothing else to do. prefix_hash looks at load, so that its picks depend on
+//! how fast the engines are; if they are slower in the run than they were when measured, the
+//! prediction is of another fleet. The table has both times to first token to judge that by.
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
 mod calibrate;

@@ -134,7 +134,7 @@ pub fn predicted(run: &Run, endless: &Run) -> String {
 /// Every request of every run.
 ///
 /// # Errors
-/// None that is known.
+/// They cannot be written as JSON.
 pub fn json(outcomes: &[Outcome]) -> Result<String, String> {
     let runs: Vec<_> = outcomes
         .iter()

@@ -37,7 +37,7 @@ pub fn load(args: &Args) -> Result<(Workload, usize), String> {
 /// every three seconds, and the order of requests sent at the same moment is nobody's to predict:
 /// it is not even the same twice, and with round robin it decides which engine gets which of them.
 fn spread(requests: &mut [Request]) {
-    let times: Vec<u64> = requests.iter().map(|request| at_us(request)).collect();
+    let times: Vec<u64> = requests.iter().map(at_us).collect();
     let mut from = 0;
     let mut gap_us = 0;
     while let Some(&now_us) = times.get(from) {
