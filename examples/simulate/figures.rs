@@ -27,7 +27,10 @@ pub fn run() -> Result<(), String> {
     for threads in [300, 600, 1_200] {
         let cell = |policy| comparison.cell(threads, policy).ok_or("a cell is missing");
         let ours = cell("prefix_hash")?;
-        for (name, base) in [("random", cell("random")?), ("least_request", cell("least_request")?)] {
+        for (name, base) in [
+            ("random", cell("random")?),
+            ("least_request", cell("least_request")?),
+        ] {
             let at = match threads {
                 1_200 => String::new(),
                 _ => format!("_at_{threads}"),

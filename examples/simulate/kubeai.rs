@@ -218,7 +218,8 @@ fn table(comparison: &Comparison) -> Table {
     ]);
     for (threads, name, cell) in &comparison.rows {
         let published = |policy: &str| published(*threads, policy);
-        let (ttft_ms, tokens_per_s, ttft, throughput) = match (published(name), published("random")) {
+        let (ttft_ms, tokens_per_s, ttft, throughput) = match (published(name), published("random"))
+        {
             (Some(ours), Some(base)) => (
                 format!("{:.0}", ours.0),
                 format!("{:.0}", ours.1),

@@ -31,8 +31,8 @@ pub fn study(plan: Plan) -> Result<Study, String> {
         .progress_with(bar.clone())
         .map(|(options, workload)| {
             let workload = plan.workloads.get(*workload).ok_or("no such workload")?;
-            let outcome = fleet::run(options, workload)
-                .map_err(|e| format!("{}: {e}", options.label()))?;
+            let outcome =
+                fleet::run(options, workload).map_err(|e| format!("{}: {e}", options.label()))?;
             checked(outcome)
         })
         .collect();
@@ -104,8 +104,8 @@ mod tests {
     fn a_command_can_be_pasted_into_a_shell() {
         let arguments = ["--policies", r#"{"name": "prefix_hash"}"#, "it's", ""];
         let command = command(arguments.map(String::from).into_iter());
-        assert!(command.ends_with(
-            r#"simulate -- --policies '{"name": "prefix_hash"}' 'it'\''s' ''"#
-        ));
+        assert!(
+            command.ends_with(r#"simulate -- --policies '{"name": "prefix_hash"}' 'it'\''s' ''"#)
+        );
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::sim::replica::Profile;
-use crate::sim::workload::{Role, Segment};
+use crate::sim::workload::{Role, Segment, chat, lora, rag, uniform};
 
 /// Every request has the system prompt 1, a first message of its session, and an ending of its own.
 fn chats(count: u32, sessions: u64, gap_us: u64) -> Workload {
@@ -189,5 +189,45 @@ fn one_replica_waits_as_queueing_theory_says() {
         let theory_us = load * service_us / (2.0 * (1.0 - load));
         let error = (mean_us / theory_us - 1.0).abs();
         assert!(error < 0.03, "at {load}: {mean_us} us, not {theory_us}");
+    }
+}
+
+/// With a cache that holds everything, and each request alone, the hits are those of the workload.
+#[test]
+fn an_infinite_cache_finds_what_the_workload_shares() {
+    let profile = Profile {
+        blocks: 50_000_000,
+        ..Profile::fast()
+    };
+    let workloads = [
+        chats(500, 20, 1_000),
+        chat::closed(
+            &chat::Closed {
+                requests: 2_000,
+                threads: 1,
+                ..chat::Closed::default()
+            },
+            3,
+        ),
+        rag::workload(
+            &rag::Options {
+                requests: 500,
+                ..rag::Options::default()
+            },
+            3,
+        ),
+        lora::workload(&lora::Options::default(), 3),
+        uniform::workload(&uniform::Options::default(), 3),
+    ];
+    for workload in workloads {
+        let workload = workload.sped_up(0.001);
+        let options = FleetOptions {
+            scrape_interval_ms: 0,
+            ..FleetOptions::new(vec![profile.clone()], policy("prefix_hash"))
+        };
+        let outcome = run_whole(&options, &workload);
+        let facts = workload.facts(profile.block_tokens);
+        let error = (hit_rate(&outcome) - facts.cacheable_share).abs();
+        assert!(error < 1e-12, "{}: {error}", workload.name);
     }
 }
