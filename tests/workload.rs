@@ -96,6 +96,10 @@ fn a_seed_gives_one_workload_and_another_seed_another() {
 fn generated_workloads_can_be_run_and_are_in_order() {
     for workload in generated(3) {
         assert_eq!(workload.check(), Ok(()), "{}", workload.name);
+        for request in &workload.requests {
+            let ids: HashSet<u64> = request.prompt.iter().map(|s| s.id).collect();
+            assert_eq!(ids.len(), request.prompt.len(), "a text is said twice");
+        }
         let times: Option<Vec<u64>> = workload
             .requests
             .iter()
@@ -232,6 +236,8 @@ fn bursts_come_when_they_are_due_and_all_at_once() {
     let hot = workload.requests.iter().filter(|r| r.prompt.len() == 2);
     let hot: Vec<&Request> = hot.collect();
     let first_us = at_us(hot[0]);
+    // After half of five seconds, and the earliest other request within the first is time 0.
+    assert!((1_500_000..=2_500_000).contains(&first_us), "{first_us}");
     for (index, request) in hot.iter().enumerate() {
         let due_us = first_us + (index as u64 / 50) * 5_000_000 + (index as u64 % 50) * 10_000;
         assert_eq!(at_us(request), due_us);
