@@ -1,6 +1,11 @@
 //! Properties of generated workloads: chains, facts, shapes, and the means that they state.
 #![cfg(not(target_arch = "wasm32"))]
-#![allow(missing_docs, clippy::indexing_slicing)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
