@@ -1,0 +1,3 @@
+//! What the programs share that prove a routing policy: `simulate` and `replay`.
+
+pub mod report;
