@@ -6,7 +6,8 @@ use warmroute::sim::record::{Objective, RouterCost, Run, Served, Study};
 /// A name, an error and a title that must stay text.
 pub const HOSTILE: &str = "<script>console.error('ran')</script>";
 /// The same, and a request to another host should it ever be taken for markup.
-pub const HOSTILE_ERROR: &str = "503 \"><img src=http://127.0.0.1:9/x.png onerror=console.error(1)> & 'more'\u{1b}[31m";
+pub const HOSTILE_ERROR: &str =
+    "503 \"><img src=http://127.0.0.1:9/x.png onerror=console.error(1)> & 'more'\u{1b}[31m";
 
 const POLICIES: [(&str, &str); 20] = [
     ("envoy", "round_robin"),
@@ -98,7 +99,10 @@ pub fn troubled(size: &Size) -> Study {
 fn run(router: &str, policy: &str, rank: usize, seed: u64, size: &Size) -> Run {
     let mut random = Rng::with_seed(seed * 1_000 + rank as u64);
     // The second policy is good, the later ones are worse and worse.
-    let warmth = [0.22, 0.81, 0.55].get(rank).copied().unwrap_or(0.6 - 0.02 * rank as f64);
+    let warmth = [0.22, 0.81, 0.55]
+        .get(rank)
+        .copied()
+        .unwrap_or(0.6 - 0.02 * rank as f64);
     let uneven = 1.0 + (rank % 5) as f64 * 0.35;
     let mut due_us = 0;
     let served = (0..size.requests).map(|request| {
@@ -109,7 +113,9 @@ fn run(router: &str, policy: &str, rank: usize, seed: u64, size: &Size) -> Run {
         router: router.to_owned(),
         policy: policy.to_owned(),
         seed,
-        endpoints: (0..size.endpoints).map(|index| format!("10.0.0.{}:8000", index + 1)).collect(),
+        endpoints: (0..size.endpoints)
+            .map(|index| format!("10.0.0.{}:8000", index + 1))
+            .collect(),
         served: served.collect(),
         cost: (rank != 2).then(|| RouterCost {
             cpu_us: 900_000 + 70_000 * rank as u64 + seed * 10_000,
@@ -120,14 +126,22 @@ fn run(router: &str, policy: &str, rank: usize, seed: u64, size: &Size) -> Run {
     }
 }
 
-fn served(request: u32, due_us: u64, warmth: f64, uneven: f64, endpoints: usize, random: &mut Rng) -> Served {
+fn served(
+    request: u32,
+    due_us: u64,
+    warmth: f64,
+    uneven: f64,
+    endpoints: usize,
+    random: &mut Rng,
+) -> Served {
     let prompt_tokens = random.u32(400..9_000);
     let share = (warmth + 0.4 * (random.f64() - 0.5)).clamp(0.0, 0.98);
     let cached_tokens = (f64::from(prompt_tokens) * share) as u32 / 16 * 16;
     let output_tokens = random.u32(1..400);
     let endpoint = (random.f64().powf(uneven) * endpoints as f64) as u32;
     let queue = 1.0 + 3.0 * (due_us as f64 / 9e6).sin().max(0.0) / f64::from(endpoint + 1);
-    let prefill_us = f64::from(prompt_tokens - cached_tokens) * 140.0 * queue * (0.6 + random.f64());
+    let prefill_us =
+        f64::from(prompt_tokens - cached_tokens) * 140.0 * queue * (0.6 + random.f64());
     let first_us = due_us + 30_000 + prefill_us as u64;
     let step_us = 22_000.0 + 50_000.0 * random.f64().powi(3) * (1.2 - warmth);
     Served {

@@ -18,7 +18,11 @@ pub struct Axis {
 impl Axis {
     /// From 0 to at least `max`; `label` names a value.
     pub fn linear(max: f64, label: fn(f64) -> String) -> Self {
-        let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
+        let max = if max.is_finite() && max > 0.0 {
+            max
+        } else {
+            1.0
+        };
         let step = step(max / 4.0);
         let count = (max / step - 1e-9).ceil().max(1.0) as u32;
         let values = (0..=count).map(|n| f64::from(n) * step);
@@ -30,6 +34,18 @@ impl Axis {
         }
     }
 
+    /// From 0 to exactly `max`; `label` names a value.
+    pub fn until(max: f64, label: fn(f64) -> String) -> Self {
+        let mut axis = Self::linear(max, label);
+        axis.to = if max.is_finite() && max > 0.0 {
+            max
+        } else {
+            1.0
+        };
+        axis.ticks.retain(|(value, _)| *value <= axis.to);
+        axis
+    }
+
     /// From 0 to exactly 1, in quarters, as percent.
     pub fn share() -> Self {
         let values = [0.0, 0.25, 0.5, 0.75, 1.0];
@@ -37,14 +53,18 @@ impl Axis {
             from: 0.0,
             to: 1.0,
             logarithmic: false,
-            ticks: values.map(|value| (value, format!("{:.0} %", value * 100.0))).to_vec(),
+            ticks: values
+                .map(|value| (value, format!("{:.0} %", value * 100.0)))
+                .to_vec(),
         }
     }
 
     /// Logarithmic, over all values above 0.
     pub fn logarithmic(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Self {
         let above = values.filter(|value| value.is_finite() && *value > 0.0);
-        let (low, high) = above.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+        let (low, high) = above.fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
+            (low.min(value), high.max(value))
+        });
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
         let low = low.max(high / 10_f64.powi(DECADES));
         let (low, high) = (round(low, f64::floor), round(high * 1.0001, f64::ceil));
@@ -52,10 +72,15 @@ impl Axis {
         let factors: &[f64] = match decades {
             _ if decades > 3.0 => &[1.0],
             _ if decades > 1.6 => &[1.0, 3.0],
+            _ if decades < 0.7 => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0],
             _ => &[1.0, 2.0, 5.0],
         };
         let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-        let values = (first..=last).flat_map(|power| factors.iter().map(move |factor| factor * 10_f64.powi(power)));
+        let values = (first..=last).flat_map(|power| {
+            factors
+                .iter()
+                .map(move |factor| factor * 10_f64.powi(power))
+        });
         let inside = values.filter(|value| *value >= low * 0.999 && *value <= high * 1.001);
         Self {
             from: low,
@@ -71,7 +96,11 @@ impl Axis {
             true => (value.max(self.from) / self.from).log10() / (self.to / self.from).log10(),
             false => (value - self.from) / (self.to - self.from),
         };
-        if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
+        if place.is_nan() {
+            0.0
+        } else {
+            place.clamp(0.0, 1.0)
+        }
     }
 }
 
@@ -128,7 +157,7 @@ pub fn plain(value: f64) -> String {
 }
 
 /// The shortest text of a round number.
-fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     text.to_owned()
@@ -138,7 +167,9 @@ fn short(value: f64) -> String {
 fn step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let factors = [1.0, 2.0, 5.0];
-    let fits = factors.into_iter().find(|factor| factor * power >= least * 0.999);
+    let fits = factors
+        .into_iter()
+        .find(|factor| factor * power >= least * 0.999);
     fits.unwrap_or(10.0) * power
 }
 

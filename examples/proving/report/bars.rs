@@ -3,17 +3,20 @@
 use super::compare::Spread;
 use super::ink::Ink;
 use super::metric::Metric;
-use super::plot::{WIDTH, finish, text};
+use super::plot::{WIDTH, finish, sized, text};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Height of a bar with its distance to the next, in units.
 const PITCH: i32 = 46;
 /// Where bars begin and where the longest may end, in units.
-const LEFT: i32 = 480;
+const LEFT: i32 = 500;
 const RIGHT: i32 = 770;
-/// Most letters of a name.
+/// Most letters of a name, and how many of its end are kept if it is longer.
 const NAME_CHARS: usize = 34;
+const TAIL_CHARS: usize = 16;
+/// Height of the letters of names, in units.
+const NAME_UNITS: f64 = 26.0;
 
 /// One bar.
 pub struct Bar<'a> {
@@ -21,6 +24,8 @@ pub struct Bar<'a> {
     pub name: &'a str,
     /// Whether it is the one that the others are compared with.
     pub is_baseline: bool,
+    /// Whether nothing is missing in it.
+    pub is_whole: bool,
     /// Its length; the whisker goes from the smallest to the largest seed.
     pub value: Option<Spread>,
 }
@@ -36,7 +41,10 @@ pub fn draw(metric: &Metric, bars: &[Bar<'_>]) -> Result<String, String> {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         draw_on(&area, metric, bars).map_err(|error| format!("cannot draw a chart: {error}"))?;
     }
-    let label = format!("{} by policy, as bars; the table has the same figures.", metric.name());
+    let label = format!(
+        "{} by policy, as bars; the table has the same figures.",
+        metric.name()
+    );
     Ok(finish(svg, &label, height))
 }
 
@@ -45,34 +53,51 @@ fn draw_on<'b>(
     metric: &Metric,
     bars: &[Bar<'_>],
 ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'b> as DrawingBackend>::ErrorType>> {
-    let longest = bars.iter().filter_map(|bar| bar.value).map(|value| value.max);
+    let longest = bars
+        .iter()
+        .filter_map(|bar| bar.value)
+        .map(|value| value.max);
     let longest = longest.filter(|max| max.is_finite()).fold(0.0, f64::max);
     let at = |value: f64| match longest > 0.0 {
         true => LEFT + (value / longest * f64::from(RIGHT - LEFT)) as i32,
         false => LEFT,
     };
-    let right = text().pos(Pos::new(HPos::Right, VPos::Center));
+    let right = sized(NAME_UNITS).pos(Pos::new(HPos::Right, VPos::Center));
     let left = text().pos(Pos::new(HPos::Left, VPos::Center));
     for (row, bar) in (0_i32..).zip(bars) {
         let middle = 8 + row * PITCH + PITCH / 2;
-        area.draw(&Text::new(shortened(bar.name), (LEFT - 14, middle), right.clone()))?;
+        area.draw(&Text::new(
+            shortened(bar.name),
+            (LEFT - 14, middle),
+            right.clone(),
+        ))?;
         let Some(value) = bar.value else {
             area.draw(&Text::new("no data", (LEFT + 10, middle), left.clone()))?;
             continue;
         };
-        let ink = if bar.is_baseline { Ink::Baseline } else { Ink::Series(0) };
         let corners = [(LEFT, middle - 16), (at(value.mean), middle + 16)];
-        area.draw(&Rectangle::new(corners, ink.color().filled()))?;
+        match bar.is_baseline {
+            true => area.draw(&outline(corners))?,
+            false => area.draw(&Rectangle::new(corners, Ink::Series(0).color().filled()))?,
+        }
         if value.max > value.min {
             let whisker = Ink::Text.color().stroke_width(3);
             let (from, to) = (at(value.min), at(value.max));
             area.draw(&PathElement::new([(from, middle), (to, middle)], whisker))?;
             for end in [from, to] {
-                area.draw(&PathElement::new([(end, middle - 8), (end, middle + 8)], whisker))?;
+                area.draw(&PathElement::new(
+                    [(end, middle - 8), (end, middle + 8)],
+                    whisker,
+                ))?;
             }
         }
-        let shown = metric.show_with_unit(value.mean);
-        area.draw(&Text::new(shown, (at(value.max.max(value.mean)) + 12, middle), left.clone()))?;
+        let mark = if bar.is_whole { "" } else { " ⚠" };
+        let shown = metric.show_with_unit(value.mean) + mark;
+        area.draw(&Text::new(
+            shown,
+            (at(value.max.max(value.mean)) + 12, middle),
+            left.clone(),
+        ))?;
     }
     let axis = Ink::Text.color().stroke_width(2);
     let bottom = 8 + PITCH * bars.len() as i32;
@@ -80,9 +105,22 @@ fn draw_on<'b>(
     area.present()
 }
 
+/// The border of a bar; the backend draws that of a rectangle in one width only.
+fn outline([(left, top), (right, bottom)]: [(i32, i32); 2]) -> PathElement<(i32, i32)> {
+    let path = [(left, top), (right, top), (right, bottom), (left, bottom)];
+    PathElement::new(path, Ink::Text.color().stroke_width(4))
+}
+
+/// Without its middle if it is long: both the router and the policy can still be told.
 fn shortened(name: &str) -> String {
-    match name.chars().nth(NAME_CHARS) {
-        Some(_) => name.chars().take(NAME_CHARS - 1).chain(['…']).collect(),
-        None => name.to_owned(),
+    let count = name.chars().count();
+    match count > NAME_CHARS {
+        true => {
+            let head = name.chars().take(NAME_CHARS - TAIL_CHARS - 1);
+            head.chain(['…'])
+                .chain(name.chars().skip(count - TAIL_CHARS))
+                .collect()
+        }
+        false => name.to_owned(),
     }
 }

@@ -12,7 +12,8 @@ pub struct Cell {
     pub value: String,
     /// The ratio to the baseline.
     pub ratio: Option<String>,
-    /// The smallest and the largest ratio, or without ratios value, of any seed.
+    /// The smallest and the largest ratio, or without ratios value, of any seed; `None` where both
+    /// look alike.
     pub spread: Option<String>,
 }
 
@@ -40,7 +41,9 @@ pub fn columns(part: Part, comparison: &Comparison<'_>) -> Vec<(usize, &'static 
     };
     let all = METRICS.iter().enumerate();
     let of_part = all.filter(|(_, metric)| metric.part == part);
-    of_part.filter(|(position, metric)| metric.group != "Router" || is_measured(*position)).collect()
+    of_part
+        .filter(|(position, metric)| metric.group != "Router" || is_measured(*position))
+        .collect()
 }
 
 /// The names of what no row has, for the line that says so.
@@ -48,7 +51,10 @@ pub fn unmeasured(comparison: &Comparison<'_>) -> Vec<String> {
     let columns = columns(Part::Fleet, comparison);
     let is_shown = |metric: &Metric| columns.iter().any(|(_, shown)| shown.key == metric.key);
     let of_part = METRICS.iter().filter(|metric| metric.part == Part::Fleet);
-    of_part.filter(|metric| !is_shown(metric)).map(Metric::name).collect()
+    of_part
+        .filter(|metric| !is_shown(metric))
+        .map(Metric::name)
+        .collect()
 }
 
 /// Counts of a row: runs with a result of all runs, requests, errors, unsent requests.
@@ -67,5 +73,6 @@ pub fn counts(row: &Row<'_>) -> [(&'static str, String); 4] {
 }
 
 fn range(spread: Spread, show: impl Fn(f64) -> String) -> Option<String> {
-    (spread.seeds > 1).then(|| format!("{}..{}", show(spread.min), show(spread.max)))
+    let (min, max) = (show(spread.min), show(spread.max));
+    (min != max).then(|| format!("{min}..{max}"))
 }

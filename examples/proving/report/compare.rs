@@ -36,6 +36,9 @@ pub struct Row<'a> {
     pub name: String,
     /// Whether the others are compared with it.
     pub is_baseline: bool,
+    /// Whether nothing is missing that could make its figures look better than they are: a run, a
+    /// seed, a request or a time.
+    pub is_whole: bool,
     /// Its runs, in the order of the study, each with what it yields.
     pub runs: Vec<(&'a Run, Option<Summary>)>,
     /// A figure for each of [`METRICS`], in their order; `None` is "no data".
@@ -59,14 +62,22 @@ impl<'a> Comparison<'a> {
         let seeds: BTreeSet<u64> = study.runs.iter().map(|run| run.seed).collect();
         let baseline_problem = baseline_problem(&rows, &study.baseline, &seeds);
         let baseline = rows.iter().find(|row| row.is_baseline);
-        let base: Vec<_> = baseline.map(|row| summaries(row).collect()).unwrap_or_default();
-        let of_row = |row| METRICS.iter().map(|metric| figure(metric, row, &base)).collect();
+        let base: Vec<_> = baseline
+            .map(|row| summaries(row).collect())
+            .unwrap_or_default();
+        let of_row = |row| {
+            METRICS
+                .iter()
+                .map(|metric| figure(metric, row, &base))
+                .collect()
+        };
         let figures: Vec<Vec<Option<Figure>>> = rows.iter().map(of_row).collect();
         for (row, figures) in rows.iter_mut().zip(figures) {
             row.figures = figures;
+            row.is_whole = row.is_whole(seeds.len());
         }
         for (position, metric) in METRICS.iter().enumerate() {
-            mark_best(metric, position, &mut rows, seeds.len());
+            mark_best(metric, position, &mut rows);
         }
         Self {
             rows,
@@ -79,7 +90,10 @@ impl<'a> Comparison<'a> {
 impl Row<'_> {
     /// Runs that yielded nothing.
     pub fn failed(&self) -> usize {
-        self.runs.iter().filter(|(_, summary)| summary.is_none()).count()
+        self.runs
+            .iter()
+            .filter(|(_, summary)| summary.is_none())
+            .count()
     }
 
     /// The sum of a count over the runs.
@@ -93,7 +107,6 @@ impl Row<'_> {
         self.figures.get(position)?.as_ref()
     }
 
-    /// Nothing is missing that could make its figures look better than they are.
     fn is_whole(&self, seeds: usize) -> bool {
         let distinct: BTreeSet<u64> = summaries(self).map(|((seed, _), _)| seed).collect();
         let lost = self.total(|s| s.errors + s.unsent + s.untimed);
@@ -113,11 +126,16 @@ fn rows(study: &Study) -> Vec<Row<'_>> {
         let name = name(run);
         let with_summary = (run, Summary::of(run, study.objective));
         match names.iter().position(|known| *known == name) {
-            Some(position) => rows.iter_mut().skip(position).take(1).for_each(|row| row.runs.push(with_summary.clone())),
+            Some(position) => rows
+                .iter_mut()
+                .skip(position)
+                .take(1)
+                .for_each(|row| row.runs.push(with_summary.clone())),
             None => {
                 rows.push(Row {
                     name: one_line(&name),
                     is_baseline: name == study.baseline,
+                    is_whole: false,
                     runs: vec![with_summary],
                     figures: Vec::new(),
                 });
@@ -130,11 +148,14 @@ fn rows(study: &Study) -> Vec<Row<'_>> {
 
 /// What its runs yielded, by seed and, should a seed come twice, by occurrence.
 fn summaries<'r>(row: &'r Row<'_>) -> impl Iterator<Item = ((u64, usize), &'r Summary)> {
-    row.runs.iter().enumerate().filter_map(|(position, (run, summary))| {
-        let earlier = row.runs.iter().take(position);
-        let occurrence = earlier.filter(|(other, _)| other.seed == run.seed).count();
-        Some(((run.seed, occurrence), summary.as_ref()?))
-    })
+    row.runs
+        .iter()
+        .enumerate()
+        .filter_map(|(position, (run, summary))| {
+            let earlier = row.runs.iter().take(position);
+            let occurrence = earlier.filter(|(other, _)| other.seed == run.seed).count();
+            Some(((run.seed, occurrence), summary.as_ref()?))
+        })
 }
 
 fn figure(metric: &Metric, row: &Row<'_>, base: &[((u64, usize), &Summary)]) -> Option<Figure> {
@@ -147,7 +168,11 @@ fn figure(metric: &Metric, row: &Row<'_>, base: &[((u64, usize), &Summary)]) -> 
         values.push(value);
         let paired = base.iter().find(|(other, _)| *other == key);
         let base_value = paired.and_then(|(_, summary)| (metric.get)(summary));
-        ratios.extend(base_value.filter(|base| *base > 0.0).map(|base| value / base));
+        ratios.extend(
+            base_value
+                .filter(|base| *base > 0.0)
+                .map(|base| value / base),
+        );
     }
     Some(Figure {
         value: spread(&values, mean(&values)?),
@@ -172,14 +197,20 @@ fn geometric_mean(ratios: &[f64]) -> Option<f64> {
 }
 
 /// Marks all whose shown value is the best one, unless that is everyone.
-fn mark_best(metric: &Metric, position: usize, rows: &mut [Row<'_>], seeds: usize) {
+fn mark_best(metric: &Metric, position: usize, rows: &mut [Row<'_>]) {
     let mut candidates: Vec<&mut Figure> = rows
         .iter_mut()
-        .filter(|row| row.is_whole(seeds))
+        .filter(|row| row.is_whole)
         .filter_map(|row| row.figures.get_mut(position)?.as_mut())
         .collect();
     let means = candidates.iter().map(|figure| figure.value.mean);
-    let best = means.reduce(|one, other| if metric.is_better(other, one) { other } else { one });
+    let best = means.reduce(|one, other| {
+        if metric.is_better(other, one) {
+            other
+        } else {
+            one
+        }
+    });
     let Some(shown) = best.map(|best| metric.show(best)) else {
         return;
     };
@@ -195,7 +226,9 @@ fn mark_best(metric: &Metric, position: usize, rows: &mut [Row<'_>], seeds: usiz
 fn baseline_problem(rows: &[Row<'_>], wanted: &str, seeds: &BTreeSet<u64>) -> Option<String> {
     let wanted = one_line(wanted);
     let Some(row) = rows.iter().find(|row| row.is_baseline) else {
-        return Some(format!("The baseline {wanted} is not among the runs, so there are no ratios."));
+        return Some(format!(
+            "The baseline {wanted} is not among the runs, so there are no ratios."
+        ));
     };
     let there: BTreeSet<u64> = summaries(row)
         .filter(|(_, summary)| summary.requests > summary.errors)
@@ -203,7 +236,9 @@ fn baseline_problem(rows: &[Row<'_>], wanted: &str, seeds: &BTreeSet<u64>) -> Op
         .collect();
     let missing: Vec<String> = seeds.difference(&there).map(u64::to_string).collect();
     match (there.is_empty(), missing.is_empty()) {
-        (true, _) => Some(format!("The baseline {wanted} yielded no result, so there are no ratios.")),
+        (true, _) => Some(format!(
+            "The baseline {wanted} yielded no result, so there are no ratios."
+        )),
         (false, true) => None,
         (false, false) => Some(format!(
             "The baseline {wanted} yielded no result for seed {}, so the ratios are without it.",

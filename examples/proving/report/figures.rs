@@ -50,7 +50,7 @@ pub fn overview(comparison: &Comparison<'_>) -> Result<Vec<Drawing>, String> {
         let bar = |row| bar(row, metric);
         let bars: Vec<Bar<'_>> = comparison.rows.iter().map(bar).collect();
         Ok(Drawing {
-            title: format!("{}, {}", metric.name(), metric.direction()),
+            title: format!("{}: {}", upper_first(&metric.name()), metric.direction()),
             svg: bars::draw(metric, &bars)?,
             legend: Vec::new(),
         })
@@ -64,10 +64,17 @@ pub fn overview(comparison: &Comparison<'_>) -> Result<Vec<Drawing>, String> {
 /// A chart cannot be drawn.
 pub fn distributions(comparison: &Comparison<'_>) -> Result<Vec<Group>, String> {
     let panels = panels(comparison);
-    let kinds: [(&'static str, fn(&[Served]) -> Vec<f64>); 3] =
-        [("TTFT", ttfts_ms), ("TPOT", tpots_ms), ("End to end", e2es_ms)];
+    let kinds: [(&'static str, fn(&[Served]) -> Vec<f64>); 3] = [
+        ("TTFT", ttfts_ms),
+        ("TPOT", tpots_ms),
+        ("End to end", e2es_ms),
+    ];
     let group = |(title, values): (&'static str, fn(&[Served]) -> Vec<f64>)| {
-        let curves: Vec<_> = comparison.rows.iter().map(|row| curve(row, values)).collect();
+        let curves: Vec<_> = comparison
+            .rows
+            .iter()
+            .map(|row| curve(row, values))
+            .collect();
         let x = Axis::logarithmic(curves.iter().flatten().map(|(x, _)| *x), axis::ms);
         let drawing = |panel: &Panel| distribution(title, comparison, panel, &curves, &x);
         Ok(Group {
@@ -84,16 +91,28 @@ pub fn distributions(comparison: &Comparison<'_>) -> Result<Vec<Group>, String> 
 /// # Errors
 /// A chart cannot be drawn.
 pub fn over_time(comparison: &Comparison<'_>) -> Result<Vec<Group>, String> {
-    let runs: Vec<(&Row<'_>, Option<&Run>)> =
-        comparison.rows.iter().map(|row| (row, first_run(row, comparison))).collect();
-    let span_s = runs.iter().filter_map(|(_, run)| *run).map(span_s).fold(0.0, f64::max);
-    let x = Axis::linear(span_s, axis::seconds);
+    let runs: Vec<(&Row<'_>, Option<&Run>)> = comparison
+        .rows
+        .iter()
+        .map(|row| (row, first_run(row, comparison)))
+        .collect();
+    let span_s = runs
+        .iter()
+        .filter_map(|(_, run)| *run)
+        .map(span_s)
+        .fold(0.0, f64::max);
+    let x = Axis::until(span_s, axis::seconds);
     let of = |values: fn(&Run, usize) -> Lines, bins: usize| -> Vec<Lines> {
-        runs.iter().map(|(_, run)| run.map(|run| values(run, bins)).unwrap_or_default()).collect()
+        runs.iter()
+            .map(|(_, run)| run.map(|run| values(run, bins)).unwrap_or_default())
+            .collect()
     };
     let tokens = of(outstanding_tokens, TOKEN_BINS);
     let ttfts = of(mean_ttft_ms, TTFT_BINS);
-    let ttft_axis = Axis::logarithmic(ttfts.iter().flatten().flatten().map(|(_, ms)| *ms), axis::ms);
+    let ttft_axis = Axis::logarithmic(
+        ttfts.iter().flatten().flatten().map(|(_, ms)| *ms),
+        axis::ms,
+    );
     let (token_axes, shared) = token_axes(&tokens);
     let draw = |what: &str, series: Vec<Lines>, axes: Vec<Axis>| {
         let all = runs.iter().zip(series).zip(axes);
@@ -117,7 +136,9 @@ pub fn over_time(comparison: &Comparison<'_>) -> Result<Vec<Group>, String> {
         },
         Group {
             title: "Mean TTFT by endpoint",
-            about: "By the time at which requests were due; logarithmic. All charts have one scale.".to_owned(),
+            about:
+                "By the time at which requests were due; logarithmic. All charts have one scale."
+                    .to_owned(),
             drawings: draw("Mean TTFT", ttfts, ttft_axes)?,
         },
     ])
@@ -133,9 +154,14 @@ struct Panel {
 /// goes, with the baseline in every panel.
 fn panels(comparison: &Comparison<'_>) -> Vec<Panel> {
     let baseline = comparison.rows.iter().position(|row| row.is_baseline);
-    let others: Vec<usize> = (0..comparison.rows.len()).filter(|position| Some(*position) != baseline).collect();
+    let others: Vec<usize> = (0..comparison.rows.len())
+        .filter(|position| Some(*position) != baseline)
+        .collect();
     let with_baseline = |members: &[usize], title: String| {
-        let inks = members.iter().enumerate().map(|(slot, position)| (*position, Ink::Series(slot)));
+        let inks = members
+            .iter()
+            .enumerate()
+            .map(|(slot, position)| (*position, Ink::Series(slot)));
         let base = baseline.map(|position| (position, Ink::Baseline));
         Panel {
             title,
@@ -147,23 +173,30 @@ fn panels(comparison: &Comparison<'_>) -> Vec<Panel> {
     }
     let router = |position: &usize| {
         let row = comparison.rows.get(*position);
-        row.and_then(|row| row.name.split('/').next()).unwrap_or_default()
+        row.and_then(|row| row.name.split('/').next())
+            .unwrap_or_default()
     };
     let mut packs: Vec<Vec<usize>> = Vec::new();
     for group in others.chunk_by(|one, other| router(one) == router(other)) {
         for piece in group.chunks(group.len().div_ceil(group.len().div_ceil(TOLD_APART))) {
-            match packs.last_mut().filter(|pack| pack.len() + piece.len() <= TOLD_APART) {
+            match packs
+                .last_mut()
+                .filter(|pack| pack.len() + piece.len() <= TOLD_APART)
+            {
                 Some(pack) => pack.extend_from_slice(piece),
                 None => packs.push(piece.to_vec()),
             }
         }
     }
-    let title = |pack: &[usize]| {
+    let title = |number: usize, pack: &[usize]| {
         let mut routers: Vec<&str> = pack.iter().map(router).collect();
         routers.dedup();
-        format!(": {}", routers.join(", "))
+        format!(" ({number} of {}): {}", packs.len(), routers.join(", "))
     };
-    packs.iter().map(|pack| with_baseline(pack, title(pack))).collect()
+    let numbered = (1..).zip(&packs);
+    numbered
+        .map(|(number, pack)| with_baseline(pack, title(number, pack)))
+        .collect()
 }
 
 fn distribution(
@@ -176,7 +209,11 @@ fn distribution(
     let member = |position: usize| panel.members.iter().find(|(member, _)| *member == position);
     let faint = (0..curves.len()).filter(|position| member(*position).is_none());
     let faint = faint.map(|position| (position, Ink::Faint, 2));
-    let told = panel.members.iter().rev().map(|(position, ink)| (*position, *ink, 5));
+    let told = panel
+        .members
+        .iter()
+        .rev()
+        .map(|(position, ink)| (*position, *ink, 5));
     let line = |(position, ink, width): (usize, Ink, u32)| Line {
         points: curves.get(position).cloned().unwrap_or_default(),
         ink,
@@ -193,7 +230,10 @@ fn distribution(
     Ok(Drawing {
         title: format!("{what}{}", panel.title),
         svg: Plot {
-            label: format!("Distribution of {what}{}: share of answers by latency.", panel.title),
+            label: format!(
+                "Distribution of {what}{}: share of answers by latency.",
+                panel.title
+            ),
             x,
             y: &Axis::share(),
             lines,
@@ -205,7 +245,11 @@ fn distribution(
 
 fn named(row: &Row<'_>, empty: bool) -> String {
     let baseline = if row.is_baseline { " (baseline)" } else { "" };
-    let empty = if empty { ", no data" } else { "" };
+    let empty = match (empty, row.is_whole) {
+        (true, _) => ", no data ⚠",
+        (false, true) => "",
+        (false, false) => " ⚠",
+    };
     format!("{}{baseline}{empty}", row.name)
 }
 
@@ -214,22 +258,37 @@ fn curve(row: &Row<'_>, values: fn(&[Served]) -> Vec<f64>) -> Vec<(f64, f64)> {
     let good = row.runs.iter().filter(|(_, summary)| summary.is_some());
     let mut pooled: Vec<f64> = good.flat_map(|(run, _)| values(&run.served)).collect();
     pooled.sort_by(f64::total_cmp);
-    let levels = (0..=99_u32).map(|percent| f64::from(percent) / 100.0).chain([0.995, 0.999, 1.0]);
-    levels.filter_map(|level| Some((quantile(&pooled, level)?, level))).collect()
+    let levels = (0..=99_u32)
+        .map(|percent| f64::from(percent) / 100.0)
+        .chain([0.995, 0.999, 1.0]);
+    levels
+        .filter_map(|level| Some((quantile(&pooled, level)?, level)))
+        .collect()
 }
 
 fn first_run<'a>(row: &Row<'a>, comparison: &Comparison<'_>) -> Option<&'a Run> {
     let first = comparison.seeds.first()?;
     let mut good = row.runs.iter().filter(|(_, summary)| summary.is_some());
-    good.find(|(run, _)| run.seed == *first).map(|(run, _)| *run)
+    good.find(|(run, _)| run.seed == *first)
+        .map(|(run, _)| *run)
 }
 
 /// An axis for each row, and whether it is the same one.
 fn token_axes(all: &[Lines]) -> (Vec<Axis>, bool) {
-    let top = |lines: &Lines| lines.iter().flatten().map(|(_, tokens)| *tokens).fold(0.0, f64::max);
+    let top = |lines: &Lines| {
+        lines
+            .iter()
+            .flatten()
+            .map(|(_, tokens)| *tokens)
+            .fold(0.0, f64::max)
+    };
     let tops: Vec<f64> = all.iter().map(top).collect();
     let highest = tops.iter().copied().fold(0.0, f64::max);
-    let lowest = tops.iter().copied().filter(|top| *top > 0.0).fold(highest, f64::min);
+    let lowest = tops
+        .iter()
+        .copied()
+        .filter(|top| *top > 0.0)
+        .fold(highest, f64::min);
     let shared = highest <= lowest * SHARED_SCALE;
     let axis = |top: f64| Axis::linear(if shared { highest } else { top }, axis::plain);
     (tops.into_iter().map(axis).collect(), shared)
@@ -243,9 +302,17 @@ fn over_time_of(
     x: &Axis,
     y: &Axis,
 ) -> Result<Drawing, String> {
-    let names: Vec<&String> = run.map(|run| run.endpoints.iter().collect()).unwrap_or_default();
+    let names: Vec<&String> = run
+        .map(|run| run.endpoints.iter().collect())
+        .unwrap_or_default();
     let told_apart = names.len() <= SERIES;
-    let ink = |index: usize| if told_apart { Ink::Series(index) } else { Ink::Faint };
+    let ink = |index: usize| {
+        if told_apart {
+            Ink::Series(index)
+        } else {
+            Ink::Faint
+        }
+    };
     let mean = (!told_apart).then(|| mean_line(&lines)).map(|points| Line {
         points,
         ink: Ink::Series(0),
@@ -257,16 +324,31 @@ fn over_time_of(
         width: 3,
     };
     let legend = match told_apart {
-        true => names.iter().enumerate().map(|(index, name)| (ink(index), super::losses::one_line(name))).collect(),
-        false => vec![(Ink::Faint, format!("each of {} endpoints", names.len())), (Ink::Series(0), "their mean".to_owned())],
+        true => names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| (ink(index), super::losses::one_line(name)))
+            .collect(),
+        false => vec![
+            (Ink::Faint, format!("each of {} endpoints", names.len())),
+            (Ink::Series(0), "their mean".to_owned()),
+        ],
     };
     Ok(Drawing {
         title: named(row, run.is_none()),
         svg: Plot {
-            label: format!("{what} of {} over time, a line for each endpoint.", row.name),
+            label: format!(
+                "{what} of {} over time, a line for each endpoint.",
+                row.name
+            ),
             x,
             y,
-            lines: lines.into_iter().enumerate().map(line).chain(mean).collect(),
+            lines: lines
+                .into_iter()
+                .enumerate()
+                .map(line)
+                .chain(mean)
+                .collect(),
         }
         .draw()?,
         legend,
@@ -285,10 +367,17 @@ fn mean_line(lines: &Lines) -> Vec<(f64, f64)> {
     points.chunk_by(same).filter_map(mean).collect()
 }
 
+fn upper_first(name: &str) -> String {
+    let mut letters = name.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
+}
+
 fn bar<'r>(row: &'r Row<'_>, metric: &super::metric::Metric) -> Bar<'r> {
     Bar {
         name: &row.name,
         is_baseline: row.is_baseline,
+        is_whole: row.is_whole,
         value: row.figure(metric.key).map(|figure| figure.value),
     }
 }

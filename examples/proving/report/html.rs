@@ -27,7 +27,12 @@ pub fn render(study: &Study) -> Result<String, String> {
         told(study, &comparison),
         charts(&comparison)?,
         details("every-run", "Every run", "", &runs::table(&comparison)),
-        details("definitions", "How the figures are defined", "", &definitions(study)),
+        details(
+            "definitions",
+            "How the figures are defined",
+            "",
+            &definitions(study),
+        ),
     ];
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -70,9 +75,17 @@ fn facts(study: &Study, comparison: &Comparison<'_>) -> String {
         ("Good answers", super::table::good(study)),
         ("Baseline", study.baseline.clone()),
         ("Seeds", seeds.join(", ")),
-        ("Runs", format!("{} of {} routers and policies", study.runs.len(), comparison.rows.len())),
+        (
+            "Runs",
+            format!(
+                "{}, of {} pairs of router and policy",
+                study.runs.len(),
+                comparison.rows.len()
+            ),
+        ),
     ];
-    let rows = rows.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
+    let rows = rows
+        .map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
     format!(
         "<section aria-label=\"Set-up\">\n<dl class=\"facts\">\n{}</dl>\n\
          <p class=\"label\" id=\"command\">This command makes the report again:</p>\n\
@@ -85,7 +98,10 @@ fn facts(study: &Study, comparison: &Comparison<'_>) -> String {
 fn headlines(comparison: &Comparison<'_>) -> String {
     let card = |key: &&str| {
         let metric = by_key(key)?;
-        let mut best = comparison.rows.iter().filter_map(|row| row.figure(key).filter(|f| f.best).map(|f| (row, f)));
+        let mut best = comparison
+            .rows
+            .iter()
+            .filter_map(|row| row.figure(key).filter(|f| f.best).map(|f| (row, f)));
         let (row, figure) = best.next()?;
         let ratio = figure.ratio.filter(|_| !row.is_baseline);
         let ratio = ratio.map(|ratio| format!("×{:.2} of the baseline", ratio.mean));
@@ -105,13 +121,20 @@ fn headlines(comparison: &Comparison<'_>) -> String {
     let cards: String = HEADLINES.iter().filter_map(card).collect();
     match cards.is_empty() {
         true => String::new(),
-        false => format!("<section aria-label=\"Best results\">\n<ul class=\"cards\">\n{cards}</ul>\n</section>\n"),
+        false => format!(
+            "<section aria-label=\"Best results\">\n<ul class=\"cards\">\n{cards}</ul>\n</section>\n"
+        ),
     }
 }
 
 fn tables(comparison: &Comparison<'_>) -> String {
     let clients = pages::comparison("clients", "What clients notice", Part::Clients, comparison);
-    let fleet = pages::comparison("fleet", "What the fleet and the router do for it", Part::Fleet, comparison);
+    let fleet = pages::comparison(
+        "fleet",
+        "What the fleet and the router do for it",
+        Part::Fleet,
+        comparison,
+    );
     let unmeasured = match cells::unmeasured(comparison) {
         names if names.is_empty() => String::new(),
         names => format!(" Not measured in any run: {}.", names.join(", ")),
@@ -127,14 +150,24 @@ fn tables(comparison: &Comparison<'_>) -> String {
 
 fn told(study: &Study, comparison: &Comparison<'_>) -> String {
     let list = |class: &str, lines: Vec<String>| {
-        let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
+        let items: String = lines
+            .iter()
+            .map(|line| format!("<li>{}</li>\n", escape(line)))
+            .collect();
         format!("<ul class=\"{class}\">\n{items}</ul>\n")
     };
     let losses = match losses(comparison) {
-        lines if lines.is_empty() => "<p>No run failed, and every request was sent and answered.</p>\n".to_owned(),
+        lines if lines.is_empty() => {
+            "<p>No run failed, and every request was sent and answered.</p>\n".to_owned()
+        }
         lines => list("losses", lines),
     };
-    let all: Vec<String> = study.notes.iter().cloned().chain(notes(comparison)).collect();
+    let all: Vec<String> = study
+        .notes
+        .iter()
+        .cloned()
+        .chain(notes(comparison))
+        .collect();
     let notes = match all.is_empty() {
         true => String::new(),
         false => format!("<h3>Notes</h3>\n{}", list("notes", all)),
@@ -143,11 +176,16 @@ fn told(study: &Study, comparison: &Comparison<'_>) -> String {
 }
 
 fn charts(comparison: &Comparison<'_>) -> Result<String, String> {
-    let overview = grid(&overview(comparison)?);
+    let overview =
+        grid(&overview(comparison)?).replacen("class=\"grid\"", "class=\"grid pairs\"", 1);
     let distributions = groups(distributions(comparison)?);
     let mut over_time_parts = String::new();
     for group in over_time(comparison)? {
-        let open = if group.drawings.len() <= OPEN_CHARTS { " open" } else { "" };
+        let open = if group.drawings.len() <= OPEN_CHARTS {
+            " open"
+        } else {
+            ""
+        };
         let about = format!("<p class=\"note\">{}</p>\n", group.about);
         over_time_parts.push_str(&details(
             &group.title.to_lowercase().replace(' ', "-"),
@@ -156,11 +194,16 @@ fn charts(comparison: &Comparison<'_>) -> Result<String, String> {
             &format!("{about}{}", grid(&group.drawings)),
         ));
     }
-    let seed = comparison.seeds.first().map(u64::to_string).unwrap_or_default();
+    let seed = comparison
+        .seeds
+        .first()
+        .map(u64::to_string)
+        .unwrap_or_default();
     Ok(format!(
         "<section>\n<h2>At a glance</h2>\n\
          <p class=\"note\">Means over the seeds, of all answers; the whisker goes from the smallest to the largest \
-         seed, the striped bar is the baseline.</p>\n{overview}</section>\n\
+         seed, the hollow bar is the baseline. ⚠: something \
+         is missing, see failures.</p>\n{overview}</section>\n\
          <section>\n<h2>Latency distributions</h2>\n<p class=\"note\">The share of good answers (vertical) that were at \
          least that fast (horizontal, logarithmic). The answers of all seeds together; further left is better.</p>\n\
          {distributions}</section>\n\
@@ -172,14 +215,22 @@ fn charts(comparison: &Comparison<'_>) -> Result<String, String> {
 /// Groups of one chart each are shown side by side.
 fn groups(groups: Vec<Group>) -> String {
     if groups.iter().all(|group| group.drawings.len() == 1) {
-        return grid(&groups.into_iter().flat_map(|group| group.drawings).collect::<Vec<_>>());
+        return grid(
+            &groups
+                .into_iter()
+                .flat_map(|group| group.drawings)
+                .collect::<Vec<_>>(),
+        );
     }
     let part = |group: &Group| format!("<h3>{}</h3>\n{}", group.title, grid(&group.drawings));
     groups.iter().map(part).collect()
 }
 
 fn is_shared(drawings: &[Drawing]) -> bool {
-    let mut legends = drawings.iter().map(|drawing| &drawing.legend).filter(|legend| !legend.is_empty());
+    let mut legends = drawings
+        .iter()
+        .map(|drawing| &drawing.legend)
+        .filter(|legend| !legend.is_empty());
     let first = legends.next();
     drawings.len() > 1 && legends.all(|legend| Some(legend) == first)
 }
@@ -189,18 +240,34 @@ fn grid(drawings: &[Drawing]) -> String {
     let longest = drawings.iter().max_by_key(|drawing| drawing.legend.len());
     let shared = longest.filter(|_| is_shared(drawings));
     let figure = |drawing: &Drawing| {
-        let legend = if shared.is_some() { String::new() } else { legend(drawing) };
-        format!("<figure>\n<figcaption>{}</figcaption>\n{}\n{legend}</figure>\n", escape(&drawing.title), drawing.svg)
+        let legend = if shared.is_some() {
+            String::new()
+        } else {
+            legend(drawing)
+        };
+        format!(
+            "<figure>\n<figcaption>{}</figcaption>\n{}\n{legend}</figure>\n",
+            escape(&drawing.title),
+            drawing.svg
+        )
     };
     let figures: String = drawings.iter().map(figure).collect();
-    format!("{}<div class=\"grid\">\n{figures}</div>\n", shared.map(legend).unwrap_or_default())
+    format!(
+        "{}<div class=\"grid\">\n{figures}</div>\n",
+        shared.map(legend).unwrap_or_default()
+    )
 }
 
 fn legend(drawing: &Drawing) -> String {
-    let item = |(ink, name): &(super::ink::Ink, String)| format!("<li>{}{}</li>\n", sample(*ink), pages::name(name));
+    let item = |(ink, name): &(super::ink::Ink, String)| {
+        format!("<li>{}{}</li>\n", sample(*ink), pages::name(name))
+    };
     match drawing.legend.is_empty() {
         true => String::new(),
-        false => format!("<ul class=\"legend\">\n{}</ul>\n", drawing.legend.iter().map(item).collect::<String>()),
+        false => format!(
+            "<ul class=\"legend\">\n{}</ul>\n",
+            drawing.legend.iter().map(item).collect::<String>()
+        ),
     }
 }
 
@@ -210,7 +277,12 @@ fn details(id: &str, title: &str, open: &str, body: &str) -> String {
 
 fn definitions(study: &Study) -> String {
     let item = |metric: &super::metric::Metric| {
-        format!("<div><dt>{}</dt><dd>{}; {}</dd></div>\n", metric.name(), metric.about, metric.direction())
+        format!(
+            "<div><dt>{}</dt><dd>{}; {}</dd></div>\n",
+            metric.name(),
+            metric.about,
+            metric.direction()
+        )
     };
     format!(
         "<dl class=\"facts\">\n{}</dl>\n<p class=\"note\">Quantiles are of the nearest rank. Latencies count from when a \
@@ -225,9 +297,11 @@ fn definitions(study: &Study) -> String {
 fn lower_first(name: &str) -> String {
     let mut letters = name.chars();
     match (letters.next(), letters.next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain([second]).chain(letters).collect()
-        }
+        (Some(first), Some(second)) if second.is_lowercase() => first
+            .to_lowercase()
+            .chain([second])
+            .chain(letters)
+            .collect(),
         _ => name.to_owned(),
     }
 }

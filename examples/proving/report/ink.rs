@@ -86,8 +86,13 @@ impl Ink {
 pub fn dye(mut svg: String) -> String {
     for ink in ROLES {
         let RGBColor(red, green, blue) = ink.color();
-        let (stand_in, variable) = (format!("\"#{red:02X}{green:02X}{blue:02X}\""), ink.variable());
-        let dashes = ink.dashes().map(|dashes| format!(" stroke-dasharray=\"{dashes}\""));
+        let (stand_in, variable) = (
+            format!("\"#{red:02X}{green:02X}{blue:02X}\""),
+            ink.variable(),
+        );
+        let dashes = ink
+            .dashes()
+            .map(|dashes| format!(" stroke-dasharray=\"{dashes}\""));
         let stroke = format!("stroke=\"{variable}\"{}", dashes.unwrap_or_default());
         svg = svg.replace(&format!("stroke={stand_in}"), &stroke);
         svg = svg.replace(&format!("fill={stand_in}"), &format!("fill=\"{variable}\""));
@@ -97,7 +102,9 @@ pub fn dye(mut svg: String) -> String {
 
 /// A short piece of a line, for a legend.
 pub fn sample(ink: Ink) -> String {
-    let dashes = ink.dashes().map(|dashes| format!(" stroke-dasharray=\"{dashes}\""));
+    let dashes = ink
+        .dashes()
+        .map(|dashes| format!(" stroke-dasharray=\"{dashes}\""));
     format!(
         "<svg class=\"key\" viewBox=\"0 0 72 12\" aria-hidden=\"true\"><path d=\"M2 6H70\" fill=\"none\" \
          stroke-width=\"6\" stroke=\"{}\"{}/></svg>",

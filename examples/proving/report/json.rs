@@ -15,7 +15,12 @@ const TEXTS: usize = 10;
 /// The whole document, ending with a line break. Figures without data are `null`.
 pub fn render(study: &Study) -> String {
     let comparison = Comparison::of(study);
-    let runs: Vec<Value> = comparison.rows.iter().flat_map(|row| row.runs.iter()).map(|(run, s)| of_run(run, s.as_ref())).collect();
+    let runs: Vec<Value> = comparison
+        .rows
+        .iter()
+        .flat_map(|row| row.runs.iter())
+        .map(|(run, s)| of_run(run, s.as_ref()))
+        .collect();
     let document = json!({
         "schema": SCHEMA,
         "title": study.title,
@@ -72,7 +77,11 @@ fn of_spread(spread: Spread) -> Value {
 fn of_run(run: &Run, summary: Option<&Summary>) -> Value {
     let texts = error_texts(std::iter::once(run));
     let other: u64 = texts.iter().skip(TEXTS).map(|(_, count)| count).sum();
-    let told: Vec<Value> = texts.iter().take(TEXTS).map(|(text, count)| json!({"text": text, "count": count})).collect();
+    let told: Vec<Value> = texts
+        .iter()
+        .take(TEXTS)
+        .map(|(text, count)| json!({"text": text, "count": count}))
+        .collect();
     let figures: Map<String, Value> = METRICS
         .iter()
         .map(|metric| (metric.key.to_owned(), json!(summary.and_then(metric.get))))

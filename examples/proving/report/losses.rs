@@ -18,8 +18,18 @@ pub fn losses(comparison: &Comparison<'_>) -> Vec<String> {
         missing(row, comparison.seeds.as_slice(), &mut lines);
         errors(row, &mut lines);
         count(row, row.total(|s| s.unsent), "never sent", &mut lines);
-        count(row, row.total(|s| s.untimed), "answered without the time of the first or last token", &mut lines);
-        count(row, row.total(|s| s.unplaced), "answered by an endpoint that is not known, so left out of load skew and of the charts over time", &mut lines);
+        count(
+            row,
+            row.total(|s| s.untimed),
+            "answered without the time of the first or last token",
+            &mut lines,
+        );
+        count(
+            row,
+            row.total(|s| s.unplaced),
+            "answered by an endpoint that is not known, so left out of load skew and of the charts over time",
+            &mut lines,
+        );
     }
     lines
 }
@@ -29,7 +39,11 @@ pub fn notes(comparison: &Comparison<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     for row in &comparison.rows {
         let mut told: Vec<(&String, Vec<u64>)> = Vec::new();
-        for (run, note) in row.runs.iter().flat_map(|(run, _)| run.notes.iter().map(move |note| (run, note))) {
+        for (run, note) in row
+            .runs
+            .iter()
+            .flat_map(|(run, _)| run.notes.iter().map(move |note| (run, note)))
+        {
             match told.iter_mut().find(|(known, _)| *known == note) {
                 Some((_, seeds)) => seeds.push(run.seed),
                 None => told.push((note, vec![run.seed])),
@@ -40,7 +54,7 @@ pub fn notes(comparison: &Comparison<'_>) -> Vec<String> {
                 true => String::new(),
                 false => format!(", {}", of_seeds(&seeds)),
             };
-            lines.push(format!("{}{whose}: {}", row.name, one_line(note)));
+            lines.push(format!("{}{whose}: {}", row.name, printable(note)));
         }
     }
     lines
@@ -49,7 +63,10 @@ pub fn notes(comparison: &Comparison<'_>) -> Vec<String> {
 /// Error texts of runs with their counts, the most frequent first.
 pub fn error_texts<'r>(runs: impl Iterator<Item = &'r Run>) -> Vec<(String, u64)> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    for error in runs.flat_map(|run| &run.served).filter_map(|s| s.error.as_deref()) {
+    for error in runs
+        .flat_map(|run| &run.served)
+        .filter_map(|s| s.error.as_deref())
+    {
         *counts.entry(one_line(error)).or_default() += 1;
     }
     let mut texts: Vec<_> = counts.into_iter().collect();
@@ -57,13 +74,18 @@ pub fn error_texts<'r>(runs: impl Iterator<Item = &'r Run>) -> Vec<(String, u64)
     texts
 }
 
-/// Text from outside, fit for a line of a terminal: no control characters, and not too long.
+/// Text from outside, fit for a line of a table or a list: printable, and not too long.
 pub fn one_line(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let mut line: String = text.chars().take(TEXT_CHARS).map(plain).collect();
-    if text.chars().nth(TEXT_CHARS).is_some() {
-        line.push('…');
+    match text.char_indices().nth(TEXT_CHARS) {
+        Some((end, _)) => printable(text.get(..end).unwrap_or_default()) + "…",
+        None => printable(text),
     }
+}
+
+/// Text without control characters, which could move a terminal's cursor or end a line.
+pub fn printable(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let line: String = text.chars().map(plain).collect();
     line.trim().to_owned()
 }
 
@@ -79,7 +101,10 @@ fn failures(row: &Row<'_>, lines: &mut Vec<String>) {
                 run.unsent
             )),
             None if run.served.is_empty() => {
-                lines.push(format!("{}, seed {}: no request was sent", row.name, run.seed));
+                lines.push(format!(
+                    "{}, seed {}: no request was sent",
+                    row.name, run.seed
+                ));
             }
             None => {}
         }
@@ -95,7 +120,12 @@ fn missing(row: &Row<'_>, seeds: &[u64], lines: &mut Vec<String>) {
 }
 
 fn errors(row: &Row<'_>, lines: &mut Vec<String>) {
-    let texts = error_texts(row.runs.iter().map(|(run, _)| *run).filter(|run| run.failed.is_none()));
+    let texts = error_texts(
+        row.runs
+            .iter()
+            .map(|(run, _)| *run)
+            .filter(|run| run.failed.is_none()),
+    );
     let total = row.total(|s| s.errors);
     if total == 0 {
         return;
@@ -111,13 +141,21 @@ fn errors(row: &Row<'_>, lines: &mut Vec<String>) {
     }
     let of = thousands(&row.total(|s| s.requests).to_string());
     let total = thousands(&total.to_string());
-    lines.push(format!("{}: {total} of {of} requests failed: {}", row.name, told.join(", ")));
+    lines.push(format!(
+        "{}: {total} of {of} requests failed: {}",
+        row.name,
+        told.join(", ")
+    ));
 }
 
 fn count(row: &Row<'_>, count: u64, what: &str, lines: &mut Vec<String>) {
     if count > 0 {
         let noun = if count == 1 { "request" } else { "requests" };
-        lines.push(format!("{}: {} {noun} {what}", row.name, thousands(&count.to_string())));
+        lines.push(format!(
+            "{}: {} {noun} {what}",
+            row.name,
+            thousands(&count.to_string())
+        ));
     }
 }
 

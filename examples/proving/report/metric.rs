@@ -43,9 +43,12 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Group and label.
+    /// Its name where no group stands above it.
     pub fn name(&self) -> String {
-        format!("{} {}", self.group, self.label).trim().to_owned()
+        match self.group {
+            REPLICAS => self.label.to_owned(),
+            group => format!("{group} {}", self.label).trim().to_owned(),
+        }
     }
 
     /// Which way is better, in words.
@@ -63,7 +66,9 @@ impl Metric {
 
     /// The value in the shown unit, with the unit.
     pub fn show_with_unit(&self, value: f64) -> String {
-        format!("{} {}", self.show(value), self.unit).trim().to_owned()
+        format!("{} {}", self.show(value), self.unit)
+            .trim()
+            .to_owned()
     }
 
     /// Whether the first value is better than the second.
@@ -74,6 +79,9 @@ impl Metric {
         }
     }
 }
+
+/// The group whose labels say all.
+const REPLICAS: &str = "Replicas";
 
 /// All of them, in the order of the tables.
 pub const METRICS: &[Metric] = &[
@@ -88,15 +96,33 @@ pub const METRICS: &[Metric] = &[
         scale: 1.0,
         get: |s| s.goodput_per_s,
     },
-    latency("ttft_mean_ms", "TTFT", "mean", TTFT, |s| ms(s.ttft, |l| l.mean_ms)),
-    latency("ttft_p50_ms", "TTFT", "p50", TTFT, |s| ms(s.ttft, |l| l.p50_ms)),
-    latency("ttft_p90_ms", "TTFT", "p90", TTFT, |s| ms(s.ttft, |l| l.p90_ms)),
-    latency("ttft_p99_ms", "TTFT", "p99", TTFT, |s| ms(s.ttft, |l| l.p99_ms)),
-    latency("tpot_mean_ms", "TPOT", "mean", TPOT, |s| ms(s.tpot, |l| l.mean_ms)),
-    latency("tpot_p99_ms", "TPOT", "p99", TPOT, |s| ms(s.tpot, |l| l.p99_ms)),
-    latency("e2e_mean_ms", "End to end", "mean", E2E, |s| ms(s.e2e, |l| l.mean_ms)),
-    latency("e2e_p50_ms", "End to end", "p50", E2E, |s| ms(s.e2e, |l| l.p50_ms)),
-    latency("e2e_p99_ms", "End to end", "p99", E2E, |s| ms(s.e2e, |l| l.p99_ms)),
+    latency("ttft_mean_ms", "TTFT", "mean", TTFT, |s| {
+        ms(s.ttft, |l| l.mean_ms)
+    }),
+    latency("ttft_p50_ms", "TTFT", "p50", TTFT, |s| {
+        ms(s.ttft, |l| l.p50_ms)
+    }),
+    latency("ttft_p90_ms", "TTFT", "p90", TTFT, |s| {
+        ms(s.ttft, |l| l.p90_ms)
+    }),
+    latency("ttft_p99_ms", "TTFT", "p99", TTFT, |s| {
+        ms(s.ttft, |l| l.p99_ms)
+    }),
+    latency("tpot_mean_ms", "TPOT", "mean", TPOT, |s| {
+        ms(s.tpot, |l| l.mean_ms)
+    }),
+    latency("tpot_p99_ms", "TPOT", "p99", TPOT, |s| {
+        ms(s.tpot, |l| l.p99_ms)
+    }),
+    latency("e2e_mean_ms", "End to end", "mean", E2E, |s| {
+        ms(s.e2e, |l| l.mean_ms)
+    }),
+    latency("e2e_p50_ms", "End to end", "p50", E2E, |s| {
+        ms(s.e2e, |l| l.p50_ms)
+    }),
+    latency("e2e_p99_ms", "End to end", "p99", E2E, |s| {
+        ms(s.e2e, |l| l.p99_ms)
+    }),
     Metric {
         key: "requests_per_s",
         part: Part::Fleet,
@@ -133,7 +159,7 @@ pub const METRICS: &[Metric] = &[
     Metric {
         key: "hit_rate",
         part: Part::Fleet,
-        group: "Replicas",
+        group: REPLICAS,
         label: "hit rate",
         unit: "%",
         about: "cached prompt tokens over prompt tokens, of good answers",
@@ -144,7 +170,7 @@ pub const METRICS: &[Metric] = &[
     Metric {
         key: "load_skew",
         part: Part::Fleet,
-        group: "Replicas",
+        group: REPLICAS,
         label: "load skew",
         unit: "",
         about: "prompt and output tokens of the busiest endpoint over the mean of all endpoints; 1 is even",

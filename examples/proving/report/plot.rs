@@ -5,9 +5,9 @@ use super::ink::{Ink, dye};
 use plotters::prelude::*;
 
 /// Letters of the drawing backend are smaller than asked for by this factor.
-pub const FONT_FACTOR: f64 = 1.24;
+const FONT_FACTOR: f64 = 1.24;
 /// Height of letters in units. A chart is 920 units wide and shown at half of that or more.
-pub const FONT_UNITS: f64 = 28.0 * FONT_FACTOR;
+const FONT_UNITS: f64 = 28.0;
 /// Width of all charts, in units.
 pub const WIDTH: u32 = 920;
 const HEIGHT: u32 = 560;
@@ -43,7 +43,8 @@ impl Plot<'_> {
         let mut svg = String::new();
         {
             let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-            self.draw_on(&area).map_err(|error| format!("cannot draw a chart: {error}"))?;
+            self.draw_on(&area)
+                .map_err(|error| format!("cannot draw a chart: {error}"))?;
         }
         Ok(finish(svg, &self.label, HEIGHT))
     }
@@ -77,9 +78,16 @@ impl Plot<'_> {
     }
 }
 
-/// The style of all letters.
+/// The style of letters.
 pub fn text<'a>() -> TextStyle<'a> {
-    ("sans-serif", FONT_UNITS).into_font().color(&Ink::Text.color())
+    sized(FONT_UNITS)
+}
+
+/// Letters of another height.
+pub fn sized<'a>(units: f64) -> TextStyle<'a> {
+    ("sans-serif", units * FONT_FACTOR)
+        .into_font()
+        .color(&Ink::Text.color())
 }
 
 /// Dyes a drawing, and gives it the head that fits a page: sized by the page, and with a label.

@@ -8,7 +8,11 @@ pub type Lines = Vec<Vec<(f64, f64)>>;
 
 /// Length of a run in seconds: from time zero to the last event.
 pub fn span_s(run: &Run) -> f64 {
-    let last = |s: &Served| s.due_us.max(s.first_us.unwrap_or(0)).max(s.end_us.unwrap_or(0));
+    let last = |s: &Served| {
+        s.due_us
+            .max(s.first_us.unwrap_or(0))
+            .max(s.end_us.unwrap_or(0))
+    };
     run.served.iter().map(last).max().unwrap_or(0) as f64 / 1e6
 }
 
@@ -24,17 +28,31 @@ pub fn outstanding_tokens(run: &Run, bins: usize) -> Lines {
         let Some(sums) = place(served, run).and_then(|index| sums.get_mut(index)) else {
             continue;
         };
-        let (from, to) = (served.due_us as f64 / 1e6 / width_s, end_us as f64 / 1e6 / width_s);
+        let (from, to) = (
+            served.due_us as f64 / 1e6 / width_s,
+            end_us as f64 / 1e6 / width_s,
+        );
         let tokens = f64::from(served.prompt_tokens.saturating_sub(served.cached_tokens));
         let touched = (to.ceil() as usize).saturating_sub(from as usize);
-        for (bin, sum) in sums.iter_mut().enumerate().skip(from as usize).take(touched) {
+        for (bin, sum) in sums
+            .iter_mut()
+            .enumerate()
+            .skip(from as usize)
+            .take(touched)
+        {
             let overlap = to.min(bin as f64 + 1.0) - from.max(bin as f64);
             *sum += tokens * overlap.max(0.0);
         }
     }
     let middle_s = |bin: usize| (bin as f64 + 0.5) * width_s;
-    let points = |sums: Vec<f64>| sums.into_iter().enumerate().map(|(bin, sum)| (middle_s(bin), sum));
-    sums.into_iter().map(|sums| points(sums).collect()).collect()
+    let points = |sums: Vec<f64>| {
+        sums.into_iter()
+            .enumerate()
+            .map(|(bin, sum)| (middle_s(bin), sum))
+    };
+    sums.into_iter()
+        .map(|sums| points(sums).collect())
+        .collect()
 }
 
 /// Mean time to first token, in milliseconds, of the good answers that were due in each of `bins`

@@ -158,7 +158,11 @@ fn since(from_us: u64, to_us: u64) -> f64 {
 
 fn duration_s(served: &[Served]) -> Option<f64> {
     let begin = served.iter().map(|s| s.due_us).min()?;
-    let last = |s: &Served| s.due_us.max(s.first_us.unwrap_or(0)).max(s.end_us.unwrap_or(0));
+    let last = |s: &Served| {
+        s.due_us
+            .max(s.first_us.unwrap_or(0))
+            .max(s.end_us.unwrap_or(0))
+    };
     let end = served.iter().map(last).max()?;
     (end > begin).then(|| (end - begin) as f64 / 1e6)
 }

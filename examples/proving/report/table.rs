@@ -2,25 +2,42 @@
 
 use super::cells::{Cell, NO_DATA, columns, counts, unmeasured};
 use super::compare::{Comparison, Row};
-use super::losses::{losses, notes, one_line};
+use super::losses::{losses, notes, one_line, printable};
 use super::metric::{Metric, Part};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use warmroute::sim::record::Study;
 
+/// Whether a table also has the counts of runs and requests.
+#[derive(Clone, Copy)]
+enum Counted {
+    Yes,
+    No,
+}
+
 /// The whole text, ending with a line break.
 pub fn render(study: &Study) -> String {
     let comparison = Comparison::of(study);
     let mut lines = vec![
-        one_line(&study.title),
-        format!("workload: {}", one_line(&study.workload)),
-        format!("fleet: {}", one_line(&study.fleet)),
+        printable(&study.title),
+        format!("workload: {}", printable(&study.workload)),
+        format!("fleet: {}", printable(&study.fleet)),
         format!("good: {}", good(study)),
         format!("baseline: {}", one_line(&study.baseline)),
         String::new(),
     ];
-    for part in [Part::Clients, Part::Fleet] {
-        lines.push(table(part, &comparison).to_string());
+    // Two narrow tables fit a terminal, where one wide one would be broken up.
+    let clients = columns(Part::Clients, &comparison);
+    let is_first = |(_, metric): &(usize, &Metric)| matches!(metric.group, "Goodput" | "TTFT");
+    let (first, rest): (Vec<_>, Vec<_>) = clients.into_iter().partition(is_first);
+    let fleet = columns(Part::Fleet, &comparison);
+    let tables = [
+        (first, Counted::Yes),
+        (rest, Counted::No),
+        (fleet, Counted::No),
+    ];
+    for (columns, counted) in tables {
+        lines.push(table(&columns, &comparison, counted).to_string());
         lines.push(String::new());
     }
     lines.push(legend(&comparison));
@@ -29,14 +46,18 @@ pub fn render(study: &Study) -> String {
         lines.push("No run failed, and every request was sent and answered.".to_owned());
     }
     lines.extend(told.into_iter().map(|line| format!("! {line}")));
-    let about = study.notes.iter().map(|note| one_line(note));
-    lines.extend(about.chain(notes(&comparison)).map(|line| format!("note: {line}")));
+    let about = study.notes.iter().map(|note| printable(note));
+    lines.extend(
+        about
+            .chain(notes(&comparison))
+            .map(|line| format!("note: {line}")),
+    );
     lines.join("\n") + "\n"
 }
 
 /// The objective in words.
 pub fn good(study: &Study) -> String {
-    let ms = |us: u64| super::metric::number(us as f64 / 1e3);
+    let ms = |us: u64| super::axis::short(us as f64 / 1e3);
     format!(
         "TTFT up to {} ms and TPOT up to {} ms",
         ms(study.objective.ttft_us),
@@ -44,21 +65,29 @@ pub fn good(study: &Study) -> String {
     )
 }
 
-fn table(part: Part, comparison: &Comparison<'_>) -> Table {
-    let columns = columns(part, comparison);
+fn table(columns: &[(usize, &Metric)], comparison: &Comparison<'_>, counted: Counted) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);
-    let counted = part == Part::Clients;
-    let counted_names = ["runs", "requests", "errors", "unsent"].map(str::to_owned);
-    let mut header = vec!["router/policy".to_owned()];
-    header.extend(counted_names.into_iter().filter(|_| counted));
-    header.extend(columns.iter().map(|(_, metric)| heading(metric)));
-    table.set_header(header);
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    let heads = columns.iter().map(|(_, metric)| heading(metric));
+    let counts_of = |row| match counted {
+        Counted::Yes => counts(row).to_vec(),
+        Counted::No => Vec::new(),
+    };
+    let names = comparison.rows.first().map(counts_of).unwrap_or_default();
+    let names = names.into_iter().map(|(name, _)| name.to_owned());
+    let first = std::iter::once("router/\npolicy".to_owned());
+    table.set_header(first.chain(heads).chain(names));
     for row in &comparison.rows {
-        let mut cells = vec![row.name.clone()];
-        cells.extend(counts(row).into_iter().filter(|_| counted).map(|(_, count)| count));
-        cells.extend(columns.iter().map(|(position, metric)| cell(metric, *position, row)));
-        table.add_row(cells);
+        let figures = columns
+            .iter()
+            .map(|(position, metric)| cell(metric, *position, row));
+        let counts = counts_of(row).into_iter().map(|(_, count)| count);
+        let first = std::iter::once(row.name.replacen('/', "/\n", 1));
+        table.add_row(first.chain(figures).chain(counts));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -67,11 +96,18 @@ fn table(part: Part, comparison: &Comparison<'_>) -> Table {
 }
 
 fn heading(metric: &Metric) -> String {
-    let unit = if metric.unit.is_empty() { String::new() } else { format!("\n{}", metric.unit) };
-    let label = metric.label.replace(" per 1,000 requests", "\nper 1,000").replace("output tokens", "output\ntokens");
+    let unit = if metric.unit.is_empty() {
+        String::new()
+    } else {
+        format!("\n{}", metric.unit)
+    };
+    let label = metric
+        .label
+        .replace(" per 1,000 requests", "\nper 1,000")
+        .replace("output tokens", "output\ntokens");
     match metric.label.is_empty() {
         true => format!("{}{unit}", metric.group),
-        false if metric.group == "Replicas" || metric.group == "Throughput" => format!("{label}{unit}"),
+        false if metric.part == Part::Fleet && metric.group != "Router" => format!("{label}{unit}"),
         false => format!("{}\n{label}{unit}", metric.group),
     }
 }
@@ -83,17 +119,21 @@ fn cell(metric: &Metric, position: usize, row: &Row<'_>) -> String {
     let cell = Cell::of(metric, figure, row);
     let best = if figure.best { "* " } else { "" };
     let value = format!("{best}{}", cell.value);
-    let lines = [Some(value), cell.ratio, cell.spread];
+    let spread = cell.spread.filter(|_| !row.is_baseline);
+    let lines = [Some(value), cell.ratio, spread];
     lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
 fn legend(comparison: &Comparison<'_>) -> String {
-    let mut text = "Means over the seeds; ×: ratio to the baseline, paired by seed; a..b: smallest and largest of any seed.\n\
+    let mut text = "Means over the seeds; ×: ratio to the baseline, paired by seed; a..b: its smallest and largest of any seed.\n\
         *: best of the rows without errors, unsent requests or missing seeds."
         .to_owned();
     let unmeasured = unmeasured(comparison);
     if !unmeasured.is_empty() {
-        text.push_str(&format!("\nNot measured in any run: {}.", unmeasured.join(", ")));
+        text.push_str(&format!(
+            "\nNot measured in any run: {}.",
+            unmeasured.join(", ")
+        ));
     }
     text
 }
