@@ -230,7 +230,9 @@ fn distance(comparison: &Comparison) -> Result<String, String> {
 
 /// KubeAI's time to first token under random, in multiples of the model's.
 fn waits_longer(comparison: &Comparison, threads: u32) -> Result<f64, String> {
-    let model = comparison.cell(threads, "random").ok_or("a cell is missing")?;
+    let model = comparison
+        .cell(threads, "random")
+        .ok_or("a cell is missing")?;
     let (theirs_ms, _) = published(threads, "random").ok_or("a figure is missing")?;
     Ok(theirs_ms / model.ttft_ms)
 }

@@ -103,7 +103,8 @@ fn studied(args: &Compare) -> Result<Study, String> {
             tpot_us: args.tpot_ms.saturating_mul(1_000),
         },
         notes: vec![
-            "Simulated: the replicas are models, networks and Envoy itself take no time.".to_owned(),
+            "Simulated: the replicas are models, networks and Envoy itself take no time."
+                .to_owned(),
         ],
         runs,
         workloads,
