@@ -220,8 +220,9 @@ fn distance(comparison: &Comparison) -> Result<String, String> {
          at 600.\n\
          Their own runs differ as well: a second one at 1,200 threads has 513 ms and 70,589 tokens/s for prefix \
          hash, 4,490 ms and 36,866 for random, which is -89 % and +91 %.\n\
-         Theirs is a Kubernetes Service, which draws a replica for each connection and not for each request, so \
-         that a replica with many connections stays overloaded; the model draws anew for each request.\n\
+         Theirs is a Kubernetes Service, which draws a replica for each connection; the model draws one for \
+         each request. How the client kept its connections is not published; a replica that has drawn many \
+         keeps them.\n\
          The size of the cache is not published. Less of it (--blocks 4750, --blocks 3500) brings random nearer \
          to theirs, but at 3,500 blocks prefix_hash falls far behind theirs, so that this alone is not the reason.",
         change(ours.ttft_ms / base.ttft_ms),
