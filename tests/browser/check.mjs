@@ -21,6 +21,8 @@ const ARGS = [
 ];
 /** Charts whose pixels are counted in each view. */
 const LOOKED_AT = 12;
+/** How often a picture is tried. */
+const TRIES = 4;
 
 const [page, json, folder] = process.argv.slice(2);
 const report = JSON.parse(readFileSync(json, 'utf8'));
@@ -30,6 +32,8 @@ const browser = await launch();
 try {
   for (const view of VIEWS) await check(view);
   await checkPrint();
+} catch (error) {
+  problems.push(error.message);
 } finally {
   await browser.close();
 }
@@ -75,7 +79,7 @@ async function open(view) {
 
 async function check(view) {
   const { tab, tell } = await open(view);
-  await tab.screenshot({ path: join(folder, `${view.name}.png`), fullPage: true });
+  await picture(tab, { path: join(folder, `${view.name}.png`) });
   await tab.evaluate(() => document.querySelectorAll('details').forEach((details) => { details.open = true; }));
   const sizes = await tab.evaluate(layout);
   sizes.problems.forEach(tell);
@@ -101,7 +105,7 @@ async function lookAt(tab, tell) {
   const chosen = charts.filter((_, index) => index % every === 0);
   if (!chosen.length) tell('no chart has any data');
   for (const chart of chosen) {
-    const picture = (await chart.screenshot()).toString('base64');
+    const picture = (await picture(chart)).toString('base64');
     const seen = await tab.evaluate(pixels, `data:image/png;base64,${picture}`);
     const label = await chart.getAttribute('aria-label');
     if (seen.colours < 16 || seen.coloured < 0.002) {
@@ -109,6 +113,17 @@ async function lookAt(tab, tell) {
     }
   }
   return chosen.length;
+}
+
+/** A picture of what is on the screen. On a busy machine the browser may fail to take one in time. */
+async function picture(target, options) {
+  for (let left = TRIES - 1; ; left -= 1) {
+    try {
+      return await target.screenshot(options);
+    } catch (error) {
+      if (left === 0 || !error.message.includes('Unable to capture screenshot')) throw error;
+    }
+  }
 }
 
 /** Colours of a picture, and the share of its pixels that are not grey. */
