@@ -6,6 +6,7 @@
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { cache, find } from './chromium.mjs';
 import { contrasts, layout, sameFigures, semantics, stickyColumn, visibleInPrint } from './probes.mjs';
@@ -21,8 +22,8 @@ const ARGS = [
 ];
 /** Charts whose pixels are counted in each view. */
 const LOOKED_AT = 12;
-/** How often a picture is tried. */
-const TRIES = 4;
+/** How long to wait before a picture is tried again. */
+const PAUSES_MS = [250, 500, 1_000, 2_000, 4_000];
 
 const [page, json, folder] = process.argv.slice(2);
 const report = JSON.parse(readFileSync(json, 'utf8'));
@@ -105,8 +106,8 @@ async function lookAt(tab, tell) {
   const chosen = charts.filter((_, index) => index % every === 0);
   if (!chosen.length) tell('no chart has any data');
   for (const chart of chosen) {
-    const picture = (await picture(chart)).toString('base64');
-    const seen = await tab.evaluate(pixels, `data:image/png;base64,${picture}`);
+    const png = (await picture(chart)).toString('base64');
+    const seen = await tab.evaluate(pixels, `data:image/png;base64,${png}`);
     const label = await chart.getAttribute('aria-label');
     if (seen.colours < 16 || seen.coloured < 0.002) {
       tell(`the chart "${label}" looks empty: ${seen.colours} colours, ${seen.coloured} of it not grey`);
@@ -115,13 +116,14 @@ async function lookAt(tab, tell) {
   return chosen.length;
 }
 
-/** A picture of what is on the screen. On a busy machine the browser may fail to take one in time. */
+/** A picture of what is on the screen. A busy machine may not have drawn it yet. */
 async function picture(target, options) {
-  for (let left = TRIES - 1; ; left -= 1) {
+  for (const pause_ms of [...PAUSES_MS, null]) {
     try {
       return await target.screenshot(options);
     } catch (error) {
-      if (left === 0 || !error.message.includes('Unable to capture screenshot')) throw error;
+      if (pause_ms === null || !error.message.includes('Unable to capture screenshot')) throw error;
+      await setTimeout(pause_ms);
     }
   }
 }

@@ -129,7 +129,11 @@ export function sameFigures(report) {
         if (measured && td?.textContent !== 'no data') problems.push(`${what}: "${td?.textContent}" instead of no data`);
         continue;
       }
-      const data = td?.querySelector('data');
+      if (!td) {
+        problems.push(`${what} is not in a table`);
+        continue;
+      }
+      const data = td.querySelector('data');
       const shown = Number(data?.textContent.replaceAll(',', ''));
       const value = figure.value.mean * (scales[key] ?? 1);
       if (Number(data?.value) !== figure.value.mean) problems.push(`${what}: ${data?.value} instead of ${figure.value.mean}`);

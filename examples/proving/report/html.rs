@@ -1,10 +1,12 @@
 //! The report as one page that needs nothing from elsewhere.
 
 use super::compare::Comparison;
-use super::figures::{Drawing, Group, distributions, over_time, overview};
+use super::distributions::distributions;
+use super::figures::{Drawing, Group, overview};
 use super::ink::sample;
 use super::losses::{losses, notes};
 use super::metric::{METRICS, Part, by_key};
+use super::over_time::over_time;
 use super::runs;
 use super::{cells, pages};
 use warmroute::sim::record::Study;
