@@ -50,7 +50,11 @@ async function launch() {
   } catch {
     fail('playwright-core is missing: `make browser` fetches it');
   }
-  return playwright.chromium.launch({ ...found, args: ARGS });
+  try {
+    return await playwright.chromium.launch({ ...found, args: ARGS });
+  } catch (error) {
+    return fail(`${found.executablePath} does not start: ${error.message.split('\n')[0]}`);
+  }
 }
 
 function fail(why) {

@@ -60,5 +60,5 @@ function run(program, args, otherwise) {
   const { status, stderr, error } = spawnSync(program, args, { encoding: 'utf8' });
   if (status === 0) return;
   const said = (error?.message ?? stderr).split('\n').filter((line) => line.trim());
-  throw new Error(`${otherwise}: ${said.at(-1) ?? `it ended with ${status}`}`);
+  throw new Error(`${otherwise}: ${said[0] ?? `it ended with ${status}`}`);
 }

@@ -249,7 +249,7 @@ fn grid(drawings: &[Drawing]) -> String {
         };
         format!(
             "<figure>\n<figcaption>{}</figcaption>\n{}\n{legend}</figure>\n",
-            escape(&drawing.title),
+            pages::name(&drawing.title),
             drawing.svg
         )
     };
