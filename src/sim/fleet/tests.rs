@@ -1,6 +1,6 @@
 use super::*;
 use crate::sim::replica::Profile;
-use crate::sim::workload::{Role, Segment};
+use crate::sim::workload::{Role, Segment, chat, lora, rag, uniform};
 
 /// Every request has the system prompt 1, a first message of its session, and an ending of its own.
 fn chats(count: u32, sessions: u64, gap_us: u64) -> Workload {
@@ -227,5 +227,45 @@ fn endpoints_have_the_addresses_that_were_given() {
     for addresses in [vec![at(9_201)], vec![at(9_202), at(9_201)]] {
         options.addresses = addresses;
         assert_eq!(run(&options, &chats(1, 1, 1)), Err(FleetError::Addresses));
+    }
+}
+
+/// With a cache that holds everything, and each request alone, the hits are those of the workload.
+#[test]
+fn an_infinite_cache_finds_what_the_workload_shares() {
+    let profile = Profile {
+        blocks: 50_000_000,
+        ..Profile::fast()
+    };
+    let workloads = [
+        chats(500, 20, 1_000),
+        chat::closed(
+            &chat::Closed {
+                requests: 2_000,
+                threads: 1,
+                ..chat::Closed::default()
+            },
+            3,
+        ),
+        rag::workload(
+            &rag::Options {
+                requests: 500,
+                ..rag::Options::default()
+            },
+            3,
+        ),
+        lora::workload(&lora::Options::default(), 3),
+        uniform::workload(&uniform::Options::default(), 3),
+    ];
+    for workload in workloads {
+        let workload = workload.sped_up(0.001);
+        let options = FleetOptions {
+            scrape_interval_ms: 0,
+            ..FleetOptions::new(vec![profile.clone()], policy("prefix_hash"))
+        };
+        let outcome = run_whole(&options, &workload);
+        let facts = workload.facts(profile.block_tokens);
+        let error = (hit_rate(&outcome) - facts.cacheable_share).abs();
+        assert!(error < 1e-12, "{}: {error}", workload.name);
     }
 }
