@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo figures tools clean \
+.PHONY: help build check test demo figures portfolio tools clean \
         rust envoy node wasm-bindgen python test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
@@ -81,6 +81,9 @@ figures: build envoy ## measures and prints `FIGURE name value` lines
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	exit $$code
+
+portfolio: rust ## every policy and the peers' algorithms over many workloads, in virtual time
+	@$(CARGO) run --profile tools --example portfolio -- $(PORTFOLIO)
 
 tools: node rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
 

@@ -6,10 +6,13 @@
 //! request comes as the scanner would have read it), networks (nothing takes time on the way) and
 //! Envoy's own work.
 //!
+//! In place of the gateways, another project's algorithm can route ([`crate::sim::peers`]).
+//!
 //! One thread, no clock but the events' own, and all randomness from one seed: the same arguments
 //! give the same bytes.
 
 mod check;
+mod desk;
 mod gateway;
 mod options;
 mod stream;
@@ -19,6 +22,7 @@ pub use options::{FleetError, FleetOptions, POLICIES, policy};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use self::desk::Desk;
 use self::gateway::{Gateway, TICK_US};
 use self::stream::Stream;
 use super::record::{Run, Served};
@@ -42,7 +46,12 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Request(u32),
-    Tick { gateway: usize, worker: usize },
+    Tick {
+        gateway: usize,
+        worker: usize,
+    },
+    /// The peer asks for gauges.
+    Scrape,
 }
 
 /// Runs all of `workload` through the fleet.
@@ -63,6 +72,8 @@ struct Fleet<'a> {
     followers: BTreeMap<u32, Vec<u32>>,
     random: Random,
     gateways: Vec<Gateway>,
+    /// In place of the gateways.
+    peer: Option<Desk>,
     endpoints: BTreeMap<String, u32>,
     replicas: Vec<Replica>,
     due: BinaryHeap<Reverse<(u64, Due)>>,
@@ -75,12 +86,16 @@ struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     fn new(options: &FleetOptions, workload: &'a Workload) -> Result<Self, FleetError> {
+        let gateways = options.gateways()?;
+        let endpoints = options.endpoints();
+        let desk = |kind| Desk::new(kind, &options.replicas, &endpoints);
         let mut fleet = Self {
             workload,
             followers: BTreeMap::new(),
             random: Random::new(options.seed),
-            gateways: options.gateways()?,
-            endpoints: options.endpoints().into_iter().zip(0..).collect(),
+            gateways,
+            peer: options.peer.map(desk),
+            endpoints: endpoints.into_iter().zip(0..).collect(),
             replicas: options.replicas.iter().cloned().map(Replica::new).collect(),
             due: BinaryHeap::new(),
             streams: workload.requests.iter().map(|_| None).collect(),
@@ -103,6 +118,10 @@ impl<'a> Fleet<'a> {
                 let tick = Due::Tick { gateway, worker };
                 fleet.due.push(Reverse((first_us, tick)));
             }
+        }
+        if let Some(peer) = &fleet.peer {
+            let first_us = fleet.random.below(peer.scrape_interval_us());
+            fleet.due.push(Reverse((first_us, Due::Scrape)));
         }
         Ok(fleet)
     }
@@ -152,6 +171,13 @@ impl<'a> Fleet<'a> {
                 }
                 self.due.push(Reverse((now_us + TICK_US, due)));
             }
+            Due::Scrape => {
+                if let Some(peer) = &mut self.peer {
+                    peer.scrape(&self.replicas);
+                    let next_us = now_us + peer.scrape_interval_us();
+                    self.due.push(Reverse((next_us, due)));
+                }
+            }
         }
     }
 
@@ -159,20 +185,17 @@ impl<'a> Fleet<'a> {
         let Some(request) = self.workload.requests.get(index as usize) else {
             return;
         };
-        let gateway = self.random.below(self.gateways.len() as u64) as usize;
-        let random = (self.random.bits(), self.random.bits());
-        let Some(gateway_state) = self.gateways.get_mut(gateway) else {
-            return;
+        let endpoint = match self.peer {
+            Some(_) => self.ask_peer(index, now_us, request),
+            None => self.ask_gateway(index, now_us, request),
         };
-        let mut stream = Stream::new(request, gateway, gateway_state.worker_of(random.0));
-        let picked = stream.ask(gateway_state, now_us, random.1, request);
-        let endpoint = picked.and_then(|address| self.endpoints.get(&address).copied());
         if let Some(served) = self.served.get_mut(index as usize) {
             served.endpoint = endpoint;
             served.prompt_tokens = request.prompt_tokens();
         }
         let replica = endpoint.and_then(|endpoint| self.replicas.get_mut(endpoint as usize));
         let Some(replica) = replica else {
+            self.streams.get_mut(index as usize).and_then(Option::take);
             self.end(index, now_us, Some("no endpoint was picked"));
             return;
         };
@@ -184,12 +207,40 @@ impl<'a> Fleet<'a> {
             detail: Detail::Ends,
         };
         if replica.submit(now_us, job).is_err() {
-            stream.refuse(gateway_state, now_us);
+            self.refuse(index, now_us);
             self.end(index, now_us, Some("400: longer than the replica's cache"));
-            return;
         }
+    }
+
+    fn ask_peer(&mut self, index: u32, now_us: u64, request: &Request) -> Option<u32> {
+        let random = self.random.bits();
+        let peer = self.peer.as_mut()?;
+        let endpoint = peer.pick(now_us, index, request, random, &self.replicas);
+        u32::try_from(endpoint).ok()
+    }
+
+    fn ask_gateway(&mut self, index: u32, now_us: u64, request: &Request) -> Option<u32> {
+        let gateway = self.random.below(self.gateways.len() as u64) as usize;
+        let random = (self.random.bits(), self.random.bits());
+        let gateway_state = self.gateways.get_mut(gateway)?;
+        let mut stream = Stream::new(request, gateway, gateway_state.worker_of(random.0));
+        let picked = stream.ask(gateway_state, now_us, random.1, request);
         if let Some(place) = self.streams.get_mut(index as usize) {
             *place = Some(Box::new(stream));
+        }
+        self.endpoints.get(&picked?).copied()
+    }
+
+    /// The engine does not take the request.
+    fn refuse(&mut self, index: u32, now_us: u64) {
+        if let Some(peer) = &mut self.peer {
+            peer.finished(index);
+        }
+        let stream = self.streams.get_mut(index as usize).and_then(Option::take);
+        if let Some(mut stream) = stream
+            && let Some(gateway) = self.gateways.get_mut(stream.gateway)
+        {
+            stream.refuse(gateway, now_us);
         }
     }
 
@@ -215,6 +266,9 @@ impl<'a> Fleet<'a> {
             served.first_us = Some(now_us);
             served.cached_tokens = cached_tokens;
         }
+        if let Some(peer) = &mut self.peer {
+            peer.first_token(index);
+        }
         let stream = self.streams.get_mut(index as usize);
         if let Some(stream) = stream.and_then(Option::as_mut)
             && let Some(gateway) = self.gateways.get_mut(stream.gateway)
@@ -227,11 +281,16 @@ impl<'a> Fleet<'a> {
         let stream = self.streams.get_mut(index as usize).and_then(Option::take);
         let served = self.served.get_mut(index as usize);
         let request = self.workload.requests.get(index as usize);
-        let (Some(mut stream), Some(served), Some(request)) = (stream, served, request) else {
+        let (Some(served), Some(request)) = (served, request) else {
             return;
         };
         served.output_tokens = request.output_tokens.max(1);
-        if let Some(gateway) = self.gateways.get_mut(stream.gateway) {
+        if let Some(peer) = &mut self.peer {
+            peer.finished(index);
+        }
+        if let Some(mut stream) = stream
+            && let Some(gateway) = self.gateways.get_mut(stream.gateway)
+        {
             stream.finish(gateway, now_us, served);
         }
         self.end(index, now_us, None);
@@ -264,8 +323,13 @@ impl<'a> Fleet<'a> {
         for gateway in &self.gateways {
             faults.extend(gateway.left_over());
         }
+        faults.extend(self.peer.as_ref().and_then(Desk::left_over));
+        let router = match options.peer {
+            Some(_) => "peer",
+            None => "warmroute",
+        };
         let run = Run {
-            router: "warmroute".to_owned(),
+            router: router.to_owned(),
             policy: options.label(),
             seed: options.seed,
             endpoints: options.endpoints(),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::gateway::Gateway;
 use crate::config::{Config, ConfigError};
 use crate::random::Random;
+use crate::sim::peers::PeerKind;
 use crate::sim::replica::Profile;
 
 /// Every policy by its name in the configuration, the classics first.
@@ -41,6 +42,9 @@ pub struct FleetOptions {
     pub weights: Vec<u32>,
     /// The `policy` of the plugin configuration.
     pub policy: Value,
+    /// Another project's router, one instance in place of the gateways: policy, weights, gateways,
+    /// workers and interval then mean nothing.
+    pub peer: Option<PeerKind>,
     /// Envoys, which share nothing but the replicas.
     pub gateways: u32,
     /// Worker threads of each Envoy.
@@ -58,6 +62,7 @@ impl FleetOptions {
             replicas,
             weights: Vec::new(),
             policy,
+            peer: None,
             gateways: 1,
             workers: 2,
             scrape_interval_ms: 1_000,
@@ -68,6 +73,9 @@ impl FleetOptions {
     /// The policy as reports call it: its name, with its settings if it has any of its own.
     pub fn label(&self) -> String {
         let name = self.policy.get("name").and_then(Value::as_str);
+        if let Some(peer) = self.peer {
+            return peer.name().to_owned();
+        }
         match name {
             Some(name) if policy(name) == self.policy => name.to_owned(),
             _ => self.policy.to_string(),
@@ -86,6 +94,7 @@ impl FleetOptions {
             .collect()
     }
 
+    /// The gateways; none if a peer is in their place.
     pub(super) fn gateways(&self) -> Result<Vec<Gateway>, FleetError> {
         const MOST: u32 = 1_000;
         let within = |what, count| match count {
@@ -96,6 +105,9 @@ impl FleetOptions {
             "replicas",
             u32::try_from(self.replicas.len()).unwrap_or(u32::MAX),
         )?;
+        if self.peer.is_some() {
+            return Ok(Vec::new());
+        }
         within("gateways", self.gateways)?;
         within("workers", self.workers)?;
         let config = Rc::new(Config::parse(self.config().to_string().as_bytes())?);

@@ -1,0 +1,1 @@
+//! Each algorithm on cases small enough to be worked out by hand.
