@@ -8,8 +8,12 @@ use warmroute::sim::fleet::{self, Outcome};
 use warmroute::sim::record::Served;
 use warmroute::sim::workload::Workload;
 
-use crate::cells::Cell;
+use crate::capacity::Work;
+use crate::cells::{Cell, Source};
 use crate::contender::Contender;
+
+/// vLLM's block size on GPUs.
+const BLOCK_TOKENS: u32 = 16;
 
 /// A cell with its workloads, one for each seed, or one for all.
 pub struct Loaded {
@@ -27,7 +31,7 @@ impl Loaded {
         let Some(workload) = self.workloads.first() else {
             return self.cell.name.clone();
         };
-        let facts = workload.facts(16);
+        let facts = workload.facts(BLOCK_TOKENS);
         let rate = workload.rate_per_s();
         let rate = rate.map_or("closed loop".to_owned(), |rate| format!("{rate:.2}/s"));
         format!(
@@ -48,23 +52,33 @@ pub fn load(
     traces: &Path,
 ) -> Result<(Vec<Loaded>, Vec<String>), String> {
     let first = *seeds.first().ok_or("no seed is given")?;
-    let load = |cell: Cell| {
-        let wanted = if cell.is_trace() { &[first][..] } else { seeds };
-        let workloads = wanted.iter().map(|seed| cell.workload(*seed, traces));
-        let workloads: Option<Vec<Workload>> = workloads.collect::<Result<_, _>>()?;
-        Ok((cell, workloads))
+    let mut sources: Vec<Source> = Vec::new();
+    for cell in &cells {
+        if !sources.contains(&cell.source) {
+            sources.push(cell.source);
+        }
+    }
+    let work = |source: &Source| {
+        let probe = source.workload(1.0, first, traces)?;
+        Ok((*source, probe.map(|probe| Work::of(&probe, BLOCK_TOKENS))))
     };
-    let loaded: Vec<(Cell, Option<Vec<Workload>>)> = cells
-        .into_par_iter()
-        .map(load)
+    let works: Vec<(Source, Option<Work>)> = sources
+        .par_iter()
+        .map(work)
         .collect::<Result<_, String>>()?;
     let mut there = Vec::new();
     let mut left_out = Vec::new();
-    for (cell, workloads) in loaded {
-        match workloads {
-            Some(workloads) => there.push(Loaded { cell, workloads }),
-            None => left_out.push(cell.name),
-        }
+    for cell in cells {
+        let known = works.iter().find(|(source, _)| *source == cell.source);
+        let Some((_, Some(work))) = known else {
+            left_out.push(cell.name);
+            continue;
+        };
+        let wanted = if cell.is_trace() { &[first][..] } else { seeds };
+        let workloads = wanted.iter().map(|seed| cell.workload(work, *seed, traces));
+        let workloads: Option<Vec<Workload>> = workloads.collect::<Result<_, _>>()?;
+        let workloads = workloads.unwrap_or_default();
+        there.push(Loaded { cell, workloads });
     }
     Ok((there, left_out))
 }

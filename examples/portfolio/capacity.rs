@@ -11,33 +11,49 @@
 use warmroute::sim::replica::Profile;
 use warmroute::sim::workload::Workload;
 
-/// Requests per second.
-pub fn rate_per_s(workload: &Workload, replicas: &[Profile]) -> f64 {
-    let service_s = |profile: &Profile| service_s(workload, profile);
-    replicas
-        .iter()
-        .map(|profile| 1.0 / service_s(profile))
-        .sum()
+/// What a request of a workload costs in the mean, whatever serves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Prompt tokens never seen before.
+    new_tokens: f64,
+    /// Tokens that it holds in a KV cache.
+    held_tokens: f64,
+    output_tokens: f64,
+    /// Output tokens times thousands of tokens of context.
+    reads: f64,
 }
 
-/// Mean time that a request takes of one replica, in seconds.
-fn service_s(workload: &Workload, profile: &Profile) -> f64 {
-    let facts = workload.facts(profile.block_tokens);
-    let new_tokens = facts.mean_prompt_tokens * (1.0 - facts.cacheable_share);
-    let held_tokens = facts.mean_prompt_tokens + facts.mean_output_tokens / 2.0;
-    let sequences = profile.capacity_tokens() as f64 / held_tokens;
-    let sequences = sequences.clamp(1.0, f64::from(profile.max_running));
-    let step_us =
-        f64::from(profile.step_base_us) / sequences + f64::from(profile.decode_us_per_seq);
-    // Output tokens × thousands of tokens of context, in the mean.
-    let reads = workload.requests.iter().map(|request| {
-        let output_tokens = f64::from(request.output_tokens);
-        output_tokens * (f64::from(request.prompt_tokens()) + output_tokens / 2.0) / 1e3
-    });
-    let reads = reads.sum::<f64>() / workload.requests.len().max(1) as f64;
-    let decode_us =
-        facts.mean_output_tokens * step_us + reads * f64::from(profile.context_us_per_1k_tokens);
-    new_tokens / f64::from(profile.prefill_tokens_per_s) + decode_us / 1e6
+impl Work {
+    /// Of all requests, for caches with blocks of `block_tokens`.
+    pub fn of(workload: &Workload, block_tokens: u32) -> Self {
+        let facts = workload.facts(block_tokens);
+        let reads = workload.requests.iter().map(|request| {
+            let output_tokens = f64::from(request.output_tokens);
+            output_tokens * (f64::from(request.prompt_tokens()) + output_tokens / 2.0) / 1e3
+        });
+        Self {
+            new_tokens: facts.mean_prompt_tokens * (1.0 - facts.cacheable_share),
+            held_tokens: facts.mean_prompt_tokens + facts.mean_output_tokens / 2.0,
+            output_tokens: facts.mean_output_tokens,
+            reads: reads.sum::<f64>() / workload.requests.len().max(1) as f64,
+        }
+    }
+
+    /// Requests per second.
+    pub fn rate_per_s(&self, replicas: &[Profile]) -> f64 {
+        let rates = replicas.iter().map(|profile| 1.0 / self.service_s(profile));
+        rates.sum()
+    }
+
+    /// Mean time that a request takes of one replica, in seconds.
+    fn service_s(&self, profile: &Profile) -> f64 {
+        let sequences = profile.capacity_tokens() as f64 / self.held_tokens.max(1.0);
+        let sequences = sequences.clamp(1.0, f64::from(profile.max_running.max(1)));
+        let base_us = f64::from(profile.step_base_us) / sequences;
+        let decode_us = self.output_tokens * (base_us + f64::from(profile.decode_us_per_seq))
+            + self.reads * f64::from(profile.context_us_per_1k_tokens);
+        self.new_tokens / f64::from(profile.prefill_tokens_per_s) + decode_us / 1e6
+    }
 }
 
 #[cfg(test)]
@@ -80,7 +96,7 @@ mod tests {
         // 960 and 160 tokens are new; 9,648 tokens hold 9.997 sequences of 965.
         let decode_s = 10.0 * (0.01 * 965.0 / 9_648.0 + 0.001) + 10.0 * 0.965 * 0.001;
         let expected = 2.0 / (0.56 + decode_s);
-        let rate = rate_per_s(&workload, &[profile.clone(), profile]);
+        let rate = Work::of(&workload, 16).rate_per_s(&[profile.clone(), profile]);
         assert!(
             (rate / expected - 1.0).abs() < 1e-9,
             "{rate}, not {expected}"

@@ -8,7 +8,7 @@ use warmroute::sim::profiles;
 use warmroute::sim::replica::Profile;
 use warmroute::sim::workload::{Workload, burst, chat, mix, mooncake, rag, uniform};
 
-use crate::capacity;
+use crate::capacity::Work;
 
 const REPLICAS: usize = 8;
 /// How much slower the slow half of an unequal fleet is, in thousandths.
@@ -21,7 +21,7 @@ const BURST_SHARE: f64 = 2.0 / 3.0;
 
 /// Where the requests come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+pub enum Source {
     /// The first requests of a Mooncake trace.
     Trace { file: &'static str, requests: usize },
     /// 200 documents of 8,000 tokens, by Zipf's law.
@@ -40,7 +40,7 @@ enum Source {
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub name: String,
-    source: Source,
+    pub source: Source,
     /// Share of what a perfect cache could serve, in percent; `None` in a closed loop.
     load_percent: Option<u32>,
     pub replicas: Vec<Profile>,
@@ -134,33 +134,42 @@ impl Cell {
         matches!(self.source, Source::Trace { .. })
     }
 
-    /// The workload at the cell's load; `None` if its trace is not there.
-    pub fn workload(&self, seed: u64, traces: &Path) -> Result<Option<Workload>, String> {
-        let Some(percent) = self.load_percent else {
-            return self.at_rate(1.0, seed, traces);
-        };
-        let Some(probe) = self.at_rate(1.0, seed, traces)? else {
-            return Ok(None);
-        };
-        let rate_per_s = capacity::rate_per_s(&probe, &self.replicas) * f64::from(percent) / 100.0;
-        self.at_rate(rate_per_s, seed, traces)
+    /// The workload at the cell's load; `work` is what its requests cost in the mean.
+    pub fn workload(
+        &self,
+        work: &Work,
+        seed: u64,
+        traces: &Path,
+    ) -> Result<Option<Workload>, String> {
+        let share = self.load_percent.map(|percent| f64::from(percent) / 100.0);
+        let rate_per_s = work.rate_per_s(&self.replicas) * share.unwrap_or(1.0);
+        self.source.workload(rate_per_s, seed, traces)
     }
+}
 
-    fn at_rate(&self, rate: f64, seed: u64, traces: &Path) -> Result<Option<Workload>, String> {
-        Ok(Some(match self.source {
-            Source::Trace { file, requests } => {
+impl Source {
+    /// The workload at this many requests per second; `None` if its trace is not there. A closed
+    /// loop has no rate.
+    pub fn workload(
+        self,
+        rate_per_s: f64,
+        seed: u64,
+        traces: &Path,
+    ) -> Result<Option<Workload>, String> {
+        Ok(Some(match self {
+            Self::Trace { file, requests } => {
                 let Some(trace) = read(&traces.join(file), file)? else {
                     return Ok(None);
                 };
                 let trace = trace.truncated(requests);
                 let now = trace.rate_per_s().unwrap_or(1.0);
-                trace.sped_up(rate / now)
+                trace.sped_up(rate_per_s / now)
             }
-            Source::Rag => rag::workload(&rag(rate), seed),
-            Source::Burst => burst::workload(&burst(rate), seed),
-            Source::Mix => mix::workload(&mix(rate), seed),
-            Source::Uniform => uniform::workload(&uniform(rate), seed),
-            Source::Chat { threads, requests } => chat::closed(
+            Self::Rag => rag::workload(&rag(rate_per_s), seed),
+            Self::Burst => burst::workload(&burst(rate_per_s), seed),
+            Self::Mix => mix::workload(&mix(rate_per_s), seed),
+            Self::Uniform => uniform::workload(&uniform(rate_per_s), seed),
+            Self::Chat { threads, requests } => chat::closed(
                 &chat::Closed {
                     requests,
                     threads,
@@ -247,8 +256,10 @@ mod tests {
     fn a_cell_comes_at_its_share_of_what_a_perfect_cache_could_serve() {
         for cell in chosen(&["rag_80".into(), "burst_90".into(), "mix_70".into()]).unwrap() {
             let nowhere = Path::new("/nowhere");
-            let workload = cell.workload(1, nowhere).unwrap().unwrap();
-            let most = capacity::rate_per_s(&workload, &cell.replicas);
+            let probe = cell.source.workload(1.0, 1, nowhere).unwrap().unwrap();
+            let work = Work::of(&probe, 16);
+            let workload = cell.workload(&work, 1, nowhere).unwrap().unwrap();
+            let most = work.rate_per_s(&cell.replicas);
             let share = workload.rate_per_s().unwrap() / most * 100.0;
             let wanted = f64::from(cell.load_percent.unwrap());
             assert!(
@@ -262,6 +273,9 @@ mod tests {
     #[test]
     fn a_cell_without_its_trace_has_no_workload() {
         let cell = chosen(&["mooncake".into()]).unwrap().remove(0);
-        assert_eq!(cell.workload(1, Path::new("/nowhere")).unwrap(), None);
+        assert_eq!(
+            cell.source.workload(1.0, 1, Path::new("/nowhere")),
+            Ok(None)
+        );
     }
 }
