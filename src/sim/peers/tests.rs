@@ -197,10 +197,13 @@ fn token_load_goes_where_the_fewest_tokens_are_to_compute() {
     let mut desk = Desk::new(PeerKind::LlmdTokenLoad, 2);
     let first = desk.send(&[(1, 3_200)]);
     let other = 1 - first;
-    // 3,200 are queued at `first`, where 3,200 of this are known: 3,200 + 1,600 against 4,800.
-    desk.random = 0;
-    let tied = desk.send(&[(1, 3_200), (2, 1_584)]);
-    assert_eq!(tied, other, "4,784 are fewer than 3,200 and 1,584");
+    assert_eq!(desk.send(&[(2, 1_600)]), other, "1,600, not 4,800");
+    assert_eq!(desk.send(&[(3, 160)]), other, "1,760, not 3,360");
+    // 3,200 of 4,800 are known at `first`: 3,200 + 1,600 there, 1,760 + 4,800 here.
+    assert_eq!(desk.send(&[(1, 3_200), (4, 1_600)]), first);
+    // What has begun to answer is computed: 1,600 + 10 there, 1,760 + 10 here.
+    desk.router.first_token(1);
+    assert_eq!(desk.send(&[(5, 10)]), first);
 }
 
 #[test]
