@@ -98,6 +98,11 @@ fn named(word: &str) -> Result<Vec<Contender>, String> {
         .map(Contender::own)
         .chain([Contender::bound_in_requests()]);
     let peers = PeerKind::ALL.into_iter().map(Contender::peer);
+    let names: Vec<String> = own
+        .clone()
+        .chain(peers.clone())
+        .map(|one| one.name)
+        .collect();
     let all: Vec<Contender> = match word {
         "all" => own.chain(peers).collect(),
         "own" => own.collect(),
@@ -106,9 +111,8 @@ fn named(word: &str) -> Result<Vec<Contender>, String> {
     };
     if all.is_empty() {
         return Err(format!(
-            "no policy `{word}`; there are {}, prefix_hash_requests, {}",
-            POLICIES.join(", "),
-            PeerKind::ALL.map(PeerKind::name).join(", ")
+            "no policy `{word}`; there are {}",
+            names.join(", ")
         ));
     }
     Ok(all)

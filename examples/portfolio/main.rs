@@ -73,13 +73,19 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), String> {
-    let contenders: Vec<Contender> = cli
-        .policies
-        .iter()
-        .flat_map(|some| some.0.clone())
-        .collect();
-    let unknown = || format!("--subject: `{}` is not among the policies", cli.subject);
+    let mut contenders: Vec<Contender> = Vec::new();
+    for one in cli.policies.iter().flat_map(|some| &some.0) {
+        // Twice the same would be its own best other.
+        if !contenders.contains(one) {
+            contenders.push(one.clone());
+        }
+    }
     let subject = contenders.iter().position(|one| one.name == cli.subject);
+    let unknown = || format!("--subject: `{}` is not among the policies", cli.subject);
+    let subject = subject.ok_or_else(unknown)?;
+    if contenders.len() < 2 {
+        return Err("one policy alone has nobody to be compared with".to_owned());
+    }
     let cells = cells::chosen(&cli.cells)?;
     let begun = Instant::now();
     let (cells, left_out) = bench::load(cells, &cli.seeds, &cli.traces)?;
@@ -95,19 +101,18 @@ fn run(cli: &Cli) -> Result<(), String> {
             .for_each(|cell| println!("{}", cell.describe()));
         return Ok(());
     }
-    let subject = subject.ok_or_else(unknown)?;
     let results = bench::run(&cells, &contenders, &cli.seeds)?;
     let scores = Scores::new(&cells, &contenders, &results);
     if cli.json {
         println!("{}", scores.json());
     } else if cli.figures {
-        print!("{}", scores.figures(subject)?);
+        print!("{}", scores.figures(subject));
     } else {
         for measure in Measure::ALL {
             println!("{}", table::table(&scores, measure, cli.absolute));
         }
         println!("{}", table::best(&scores));
-        print!("{}", scores.figures(subject)?);
+        print!("{}", scores.figures(subject));
     }
     eprintln!("{:.0} s", begun.elapsed().as_secs_f64());
     Ok(())

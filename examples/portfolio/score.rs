@@ -107,24 +107,20 @@ impl Scores {
     }
 
     /// `FIGURE name value` lines of one contender.
-    ///
-    /// # Errors
-    /// There is nobody to compare it with.
-    pub fn figures(&self, subject: usize) -> Result<String, String> {
-        if self.contenders.len() < 2 {
-            return Err("one policy alone has nobody to be compared with".to_owned());
-        }
-        let of = |measure| -> Result<Summary, String> {
+    pub fn figures(&self, subject: usize) -> String {
+        let missing = Summary {
+            geomean: f64::NAN,
+            worst: f64::NAN,
+            worst_cell: 0,
+        };
+        let of = |measure| {
             let summaries = self.summaries(measure);
-            summaries
-                .get(subject)
-                .copied()
-                .ok_or("no subject".to_owned())
+            summaries.get(subject).copied().unwrap_or(missing)
         };
         let (ttft, p99, e2e) = (
-            of(Measure::MeanTtft)?,
-            of(Measure::P99Ttft)?,
-            of(Measure::MeanEndToEnd)?,
+            of(Measure::MeanTtft),
+            of(Measure::P99Ttft),
+            of(Measure::MeanEndToEnd),
         );
         let others = self.summaries(Measure::MeanTtft).into_iter().enumerate();
         let others = others.filter(|(index, _)| *index != subject);
@@ -141,7 +137,7 @@ impl Scores {
         for (name, value) in lines {
             let _ = writeln!(text, "FIGURE portfolio_{name} {value:.3}");
         }
-        Ok(text)
+        text
     }
 
     /// All figures by cell and contender, and the summaries.
@@ -212,7 +208,7 @@ mod tests {
     #[test]
     fn the_figures_name_the_subject_and_the_best_single_policy() {
         let scores = scores(&[&[10.0, 20.0, 40.0], &[90.0, 10.0, 30.0]]);
-        let text = scores.figures(0).unwrap();
+        let text = scores.figures(0);
         assert!(text.contains("FIGURE portfolio_mean_ttft_worst_cell 9.000\n"));
         assert!(text.contains("FIGURE portfolio_e2e_mean_worst_cell 1.000\n"));
         let best = (2.0_f64 / 3.0).sqrt();
