@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo demo-vllm vllm figures tools clean \
+.PHONY: help build check test demo demo-vllm vllm figures portfolio tools clean \
         rust envoy node wasm-bindgen python browser test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
@@ -87,6 +87,9 @@ figures: build envoy ## measures and prints `FIGURE name value` lines
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	exit $$code
+
+portfolio: rust ## every policy and other routers' algorithms over many workloads, in virtual time
+	@$(CARGO) run --profile tools --example portfolio -- $(PORTFOLIO)
 
 vllm: ## fetches vLLM for the CPU (3.7 GB)
 	@examples/vllm/install.sh --install >/dev/null

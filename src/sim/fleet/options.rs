@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::gateway::Gateway;
 use crate::config::{Config, ConfigError};
 use crate::random::Random;
+use crate::sim::peers::PeerKind;
 use crate::sim::replica::Profile;
 
 /// Every policy by its name in the configuration, the classics first.
@@ -64,6 +65,9 @@ pub struct FleetOptions {
     pub prefix_bytes: Option<u32>,
     /// How requests are read.
     pub reading: Reading,
+    /// Another project's router, one instance in place of the gateways: policy, weights, gateways,
+    /// workers and interval then mean nothing.
+    pub peer: Option<PeerKind>,
     /// Envoys, which share nothing but the replicas.
     pub gateways: u32,
     /// Worker threads of each Envoy.
@@ -84,6 +88,7 @@ impl FleetOptions {
             policy,
             prefix_bytes: None,
             reading: Reading::Numbers,
+            peer: None,
             gateways: 1,
             workers: 2,
             scrape_interval_ms: 1_000,
@@ -94,6 +99,9 @@ impl FleetOptions {
     /// The policy as reports call it: its name, with its settings if it has any of its own.
     pub fn label(&self) -> String {
         let name = self.policy.get("name").and_then(Value::as_str);
+        if let Some(peer) = self.peer {
+            return peer.name().to_owned();
+        }
         match name {
             Some(name) if policy(name) == self.policy => name.to_owned(),
             _ => self.policy.to_string(),
@@ -115,6 +123,7 @@ impl FleetOptions {
             .collect()
     }
 
+    /// The gateways; none if a peer is in their place.
     pub(super) fn gateways(&self) -> Result<Vec<Gateway>, FleetError> {
         const MOST: u32 = 1_000;
         let within = |what, count| match count {
@@ -129,6 +138,9 @@ impl FleetOptions {
             && (self.addresses.len() != self.replicas.len() || !self.addresses.is_sorted())
         {
             return Err(FleetError::Addresses);
+        }
+        if self.peer.is_some() {
+            return Ok(Vec::new());
         }
         within("gateways", self.gateways)?;
         within("workers", self.workers)?;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sim::peers::PeerKind;
 use crate::sim::replica::Profile;
 use crate::sim::workload::{Role, Segment, chat, lora, rag, uniform};
 
@@ -66,6 +67,46 @@ fn every_policy_conserves_work_with_any_number_of_gateways_and_workers() {
             assert!(hit_rate(&outcome) > 0.05, "{name}");
             assert_eq!(outcome.run.policy, name);
         }
+    }
+}
+
+#[test]
+fn every_peer_conserves_work_and_does_the_same_twice() {
+    let mut workload = chats(300, 20, 30_000);
+    // One that no cache holds, which every router has to get over.
+    workload.requests[7].prompt[1].tokens = 1_000_000;
+    for kind in PeerKind::ALL {
+        let options = FleetOptions {
+            peer: Some(kind),
+            ..fleet(4, "round_robin")
+        };
+        let outcome = run(&options, &workload).unwrap();
+        assert_eq!(outcome.faults, Vec::<String>::new(), "{}", kind.name());
+        assert_eq!(outcome.run.policy, kind.name());
+        assert_eq!(outcome.run.router, "peer");
+        let served = &outcome.run.served;
+        assert_eq!(served.iter().filter(|one| one.error.is_some()).count(), 1);
+        assert!(hit_rate(&outcome) > 0.05, "{}", kind.name());
+        assert_eq!(
+            run(&options, &workload).unwrap(),
+            outcome,
+            "{}",
+            kind.name()
+        );
+    }
+}
+
+#[test]
+fn peers_that_look_for_prefixes_find_more_than_turns_do() {
+    let workload = chats(310, 31, 100_000);
+    let turns = hit_rate(&run_whole(&fleet(4, "round_robin"), &workload));
+    for kind in PeerKind::ALL {
+        let options = FleetOptions {
+            peer: Some(kind),
+            ..fleet(4, "round_robin")
+        };
+        let found = hit_rate(&run_whole(&options, &workload));
+        assert!(found > turns + 0.05, "{}: {found} to {turns}", kind.name());
     }
 }
 
