@@ -4,7 +4,22 @@
 //! workload says exactly what a prefix cache can share, and both the simulator (which needs block
 //! ids) and the replay (which needs text) can be made from it.
 
+pub mod burst;
+pub mod chat;
+pub mod csv;
+mod draw;
+mod facts;
+pub mod lora;
+pub mod mix;
+pub mod mooncake;
+pub mod rag;
+mod shape;
 pub mod text;
+mod trace;
+pub mod uniform;
+
+pub use facts::Facts;
+pub use trace::TraceError;
 
 use crate::random::Random;
 
@@ -81,7 +96,9 @@ impl Request {
             let mut offset = 0;
             while offset < segment.tokens {
                 let piece = missing.min(segment.tokens - offset);
-                id = mix(mix(id, segment.id), u64::from(offset));
+                // The length counts: a block of 10 and 6 tokens is not one of 8 and 8.
+                let place = (u64::from(offset) << 32) | u64::from(piece);
+                id = mix(mix(id, segment.id), place);
                 offset += piece;
                 missing -= piece;
                 if missing == 0 {

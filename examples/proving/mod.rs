@@ -1,0 +1,3 @@
+//! What the programs that prove something share.
+
+pub mod workload;

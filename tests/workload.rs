@@ -1,0 +1,4 @@
+//! tmp
+#![allow(missing_docs)]
+#[path = "../examples/proving/workload/mod.rs"]
+mod proving;
