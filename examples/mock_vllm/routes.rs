@@ -117,8 +117,8 @@ pub async fn answer(
     let echo = parts.headers.get("x-mock-echo");
     let echo = echo.is_some_and(|value| value == "1");
     let digest = echo.then_some(("x-mock-body-sha256", digest));
-    let endpoint = (echo || shared.tells_endpoint)
-        .then(|| ("x-mock-endpoint", shared.address.to_string()));
+    let endpoint =
+        (echo || shared.tells_endpoint).then(|| ("x-mock-endpoint", shared.address.to_string()));
     for (name, value) in digest.into_iter().chain(endpoint) {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);

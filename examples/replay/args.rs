@@ -93,7 +93,9 @@ fn endpoint(text: &str) -> Result<SocketAddr, String> {
     let mut found = address
         .to_socket_addrs()
         .map_err(|e| format!("expected HOST:PORT: {e}"))?;
-    found.next().ok_or_else(|| "the host has no address".to_owned())
+    found
+        .next()
+        .ok_or_else(|| "the host has no address".to_owned())
 }
 
 /// The command line, understood.
@@ -114,9 +116,14 @@ impl Args {
     /// Options that contradict each other.
     pub fn plan(&self) -> Result<Plan, String> {
         let real = self.url.is_some() || !self.endpoints.is_empty();
-        let speed = self.speed.unwrap_or(if real { 1.0 } else { MODELLED_SPEED });
+        let speed = self
+            .speed
+            .unwrap_or(if real { 1.0 } else { MODELLED_SPEED });
         if real && speed != 1.0 {
-            return Err("--speed: real engines cannot be made faster; --rate changes the arrivals".to_owned());
+            return Err(
+                "--speed: real engines cannot be made faster; --rate changes the arrivals"
+                    .to_owned(),
+            );
         }
         let silence = Duration::from_secs(self.silence_s);
         let routers: Vec<Through> = match &self.url {
@@ -124,7 +131,10 @@ impl Args {
                 Client::new(url, silence).map_err(|why| format!("--url: {why}"))?;
                 vec![Through::There(url.clone())]
             }
-            None => names::join(&self.routers).into_iter().map(Through::Started).collect(),
+            None => names::join(&self.routers)
+                .into_iter()
+                .map(Through::Started)
+                .collect(),
         };
         let (replicas, fleet) = self.fleet(speed)?;
         Ok(Plan {
@@ -167,7 +177,14 @@ impl Args {
             self.replicas, self.profile, profile.blocks, profile.block_tokens, self.workers,
         );
         let count = self.replicas;
-        Ok((Replicas::Mock { count, profile, speed }, about))
+        Ok((
+            Replicas::Mock {
+                count,
+                profile,
+                speed,
+            },
+            about,
+        ))
     }
 
     fn baseline(&self, routers: &[Through]) -> Result<String, String> {
@@ -175,7 +192,10 @@ impl Args {
         let names: Vec<String> = routers.iter().map(label).collect();
         match &self.baseline {
             Some(name) if names.contains(name) => Ok(name.clone()),
-            Some(name) => Err(format!("--baseline {name} is not among the routers: {}", names.join(", "))),
+            Some(name) => Err(format!(
+                "--baseline {name} is not among the routers: {}",
+                names.join(", ")
+            )),
             None if names.iter().any(|name| name == USUAL) => Ok(USUAL.to_owned()),
             None => Ok(names.first().cloned().unwrap_or_default()),
         }

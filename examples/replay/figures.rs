@@ -34,7 +34,12 @@ const MEASURES: [Measure; 3] = [
 /// All lines. A ratio is left out if prefix_hash or every other router has no such figure.
 pub fn lines(study: &Study, minutes: f64) -> String {
     let errors: usize = study.runs.iter().map(errors).sum();
-    let reported: BTreeSet<_> = study.runs.iter().filter(|run| run.failed.is_none()).map(key).collect();
+    let reported: BTreeSet<_> = study
+        .runs
+        .iter()
+        .filter(|run| run.failed.is_none())
+        .map(key)
+        .collect();
     let mut lines = String::new();
     // Writing into a String cannot fail.
     let _ = writeln!(lines, "FIGURE compare_minutes {minutes:.1}");
@@ -42,7 +47,9 @@ pub fn lines(study: &Study, minutes: f64) -> String {
     let _ = writeln!(lines, "FIGURE compare_routers_reported {}", reported.len());
     for measure in MEASURES {
         let peers = reported.iter().filter(|(router, _)| *router != OURS.0);
-        let best = peers.filter_map(|peer| mean(study, *peer, measure.of)).reduce(measure.best);
+        let best = peers
+            .filter_map(|peer| mean(study, *peer, measure.of))
+            .reduce(measure.best);
         if let (Some(ours), Some(best)) = (mean(study, OURS, measure.of), best) {
             let name = measure.name;
             let _ = writeln!(
@@ -81,8 +88,16 @@ fn ttft_mean_us(run: &Run) -> Option<f64> {
 }
 
 fn hit_rate(run: &Run) -> Option<f64> {
-    let prompt: u64 = run.served.iter().map(|served| u64::from(served.prompt_tokens)).sum();
-    let cached: u64 = run.served.iter().map(|served| u64::from(served.cached_tokens)).sum();
+    let prompt: u64 = run
+        .served
+        .iter()
+        .map(|served| u64::from(served.prompt_tokens))
+        .sum();
+    let cached: u64 = run
+        .served
+        .iter()
+        .map(|served| u64::from(served.cached_tokens))
+        .sum();
     (prompt > 0).then(|| cached as f64 / prompt as f64)
 }
 
@@ -119,7 +134,10 @@ mod tests {
             workload: String::new(),
             fleet: String::new(),
             baseline: String::new(),
-            objective: Objective { ttft_us: 1, tpot_us: 1 },
+            objective: Objective {
+                ttft_us: 1,
+                tpot_us: 1,
+            },
             notes: Vec::new(),
             runs,
         }
@@ -135,10 +153,22 @@ mod tests {
         ]);
         let lines = lines(&study, 1.25);
         assert!(lines.contains("FIGURE compare_minutes 1.2\n"), "{lines}");
-        assert!(lines.contains("FIGURE compare_harness_errors 0\n"), "{lines}");
-        assert!(lines.contains("FIGURE compare_routers_reported 4\n"), "{lines}");
-        assert!(lines.contains("ttft_mean_ratio_prefix_hash_vs_best_peer 1.200\n"), "{lines}");
-        assert!(lines.contains("hit_rate_ratio_prefix_hash_vs_best_peer 2.000\n"), "{lines}");
+        assert!(
+            lines.contains("FIGURE compare_harness_errors 0\n"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains("FIGURE compare_routers_reported 4\n"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains("ttft_mean_ratio_prefix_hash_vs_best_peer 1.200\n"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains("hit_rate_ratio_prefix_hash_vs_best_peer 2.000\n"),
+            "{lines}"
+        );
         assert!(!lines.contains("cpu"), "nothing was measured: {lines}");
     }
 
@@ -151,7 +181,13 @@ mod tests {
             ..Run::default()
         };
         let lines = lines(&study(vec![bad, none]), 0.0);
-        assert!(lines.contains("FIGURE compare_harness_errors 2\n"), "{lines}");
-        assert!(lines.contains("FIGURE compare_routers_reported 1\n"), "{lines}");
+        assert!(
+            lines.contains("FIGURE compare_harness_errors 2\n"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains("FIGURE compare_routers_reported 1\n"),
+            "{lines}"
+        );
     }
 }

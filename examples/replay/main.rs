@@ -100,7 +100,11 @@ fn study(
     let mut notes = vec![format!(
         "For each seed, every router got the same requests at the same times. Latencies count from when a request \
          was due. Retries and circuit breakers were off. Client{} and router shared {} cores.",
-        if plan.setting.start.envoy_tells_endpoint { "" } else { ", replicas" },
+        if plan.setting.start.envoy_tells_endpoint {
+            ""
+        } else {
+            ", replicas"
+        },
         std::thread::available_parallelism().map_or(0, usize::from),
     )];
     if plan.setting.speed != 1.0 {
@@ -112,7 +116,9 @@ fn study(
     }
     let missing = workloads.len() * plan.routers.len() - runs.len();
     if interrupt.code().is_some() {
-        notes.push(format!("The comparison was interrupted: {missing} runs were not made."));
+        notes.push(format!(
+            "The comparison was interrupted: {missing} runs were not made."
+        ));
     }
     let workload = workloads.first();
     Study {
@@ -130,12 +136,13 @@ fn study(
 /// The command line that does this again.
 fn command() -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@%+".contains(c);
-    let words = std::env::args().skip(1).map(|word| {
-        match !word.is_empty() && word.chars().all(plain) {
-            true => word,
-            false => format!("'{}'", word.replace('\'', r"'\''")),
-        }
-    });
+    let words =
+        std::env::args()
+            .skip(1)
+            .map(|word| match !word.is_empty() && word.chars().all(plain) {
+                true => word,
+                false => format!("'{}'", word.replace('\'', r"'\''")),
+            });
     let start = "cargo run --profile tools --example replay --".to_owned();
     let all: Vec<String> = std::iter::once(start).chain(words).collect();
     all.join(" ")

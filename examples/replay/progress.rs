@@ -30,7 +30,12 @@ impl Progress {
         )
         .unwrap_or_else(|_| ProgressStyle::default_bar());
         let left = match self.left() {
-            Some(left) => format!("[{}/{}, {} in all]", self.over + 1, self.all, HumanDuration(left)),
+            Some(left) => format!(
+                "[{}/{}, {} in all]",
+                self.over + 1,
+                self.all,
+                HumanDuration(left)
+            ),
             None => format!("[{}/{}]", self.over + 1, self.all),
         };
         ProgressBar::new(requests as u64)
@@ -57,7 +62,10 @@ impl Progress {
             eprintln!("{of}: {why}");
         } else if let Some(first) = errors.next() {
             let all = 1 + errors.count();
-            eprintln!("{of}: {all} of {} requests failed, the first: {first}", run.served.len());
+            eprintln!(
+                "{of}: {all} of {} requests failed, the first: {first}",
+                run.served.len()
+            );
         } else if bar.is_hidden() {
             let took = bar.elapsed().as_secs_f64();
             eprintln!("{of}: {} requests in {took:.1} s", run.served.len());

@@ -43,20 +43,36 @@ impl Engines {
     ///
     /// # Errors
     /// A mock replica could not be started.
-    pub async fn start(replicas: &Replicas, model: &str, workload: &Workload) -> Result<Self, String> {
+    pub async fn start(
+        replicas: &Replicas,
+        model: &str,
+        workload: &Workload,
+    ) -> Result<Self, String> {
         let (count, profile, speed) = match replicas {
             Replicas::There(addresses) => {
-                return Ok(Self { addresses: addresses.clone(), mocks: Vec::new() });
+                return Ok(Self {
+                    addresses: addresses.clone(),
+                    mocks: Vec::new(),
+                });
             }
-            Replicas::Mock { count, profile, speed } => (*count, profile, *speed),
+            Replicas::Mock {
+                count,
+                profile,
+                speed,
+            } => (*count, profile, *speed),
         };
-        let adapters = workload.requests.iter().filter_map(|request| request.adapter);
+        let adapters = workload
+            .requests
+            .iter()
+            .filter_map(|request| request.adapter);
         let adapters = adapters.max().map_or(0, |last| last.saturating_add(1));
         let mut mocks = Vec::new();
         for _ in 0..count {
             let mock = Mock::start(MockOptions {
                 model: model.to_owned(),
-                adapters: (0..adapters).map(|adapter| format!("lora-{adapter}")).collect(),
+                adapters: (0..adapters)
+                    .map(|adapter| format!("lora-{adapter}"))
+                    .collect(),
                 profile: profile.clone(),
                 time_scale: 1.0 / speed,
                 tells_endpoint: true,
@@ -64,7 +80,10 @@ impl Engines {
             });
             mocks.push(mock.await.map_err(|e| format!("mock replica: {e}"))?);
         }
-        Ok(Self { addresses: mocks.iter().map(Mock::addr).collect(), mocks })
+        Ok(Self {
+            addresses: mocks.iter().map(Mock::addr).collect(),
+            mocks,
+        })
     }
 
     /// Whether the replicas name themselves in their answers.
@@ -115,7 +134,10 @@ impl Counters {
             }
         };
         add(&mut self.cached_tokens, "vllm:prefix_cache_hits_total");
-        add(&mut self.looked_up_tokens, "vllm:prefix_cache_queries_total");
+        add(
+            &mut self.looked_up_tokens,
+            "vllm:prefix_cache_queries_total",
+        );
     }
 
     /// Calls other than inference since `before`, by path.

@@ -66,7 +66,8 @@ fn balancer(config: &mut Value, policy: &str) -> Result<(), String> {
         json!(policy.to_uppercase()),
     )?;
     if policy == "ring_hash" {
-        let bound = json!({"consistent_hashing_lb_config": {"hash_balance_factor": BALANCE_FACTOR}});
+        let bound =
+            json!({"consistent_hashing_lb_config": {"hash_balance_factor": BALANCE_FACTOR}});
         put(config, CLUSTER, "common_lb_config", bound)?;
         let hash = json!([{"header": {"header_name": "x-session-id"}}]);
         put(config, &format!("{MANAGER}/{ROUTE}"), "hash_policy", hash)?;

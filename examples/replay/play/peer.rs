@@ -68,7 +68,10 @@ impl Peer {
         let client = HttpClient::new(self.listener, Protocol::Http1);
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("it ended at its start ({status}): {}", self.last_line()));
+                return Err(format!(
+                    "it ended at its start ({status}): {}",
+                    self.last_line()
+                ));
             }
             if begun.elapsed() > START_LIMIT {
                 let limit = START_LIMIT.as_secs();
@@ -135,7 +138,14 @@ fn arguments(
     option("--prometheus-port", metrics.port().to_string());
     option("--policy", name.policy.to_owned());
     option("--log-level", level.to_owned());
-    arguments.extend(["--disable-retries", "--disable-circuit-breaker", "--worker-urls"].map(str::to_owned));
+    arguments.extend(
+        [
+            "--disable-retries",
+            "--disable-circuit-breaker",
+            "--worker-urls",
+        ]
+        .map(str::to_owned),
+    );
     arguments.extend(engines.iter().map(|engine| format!("http://{engine}")));
     arguments
 }

@@ -38,7 +38,9 @@ impl Router {
         let started = match name.family {
             Family::Envoy | Family::Warmroute => {
                 let config = envoy::config(name, engines, how.port, how.envoy_tells_endpoint)?;
-                EnvoyProcess::start(&config, how.workers).await.map(Self::Envoy)
+                EnvoyProcess::start(&config, how.workers)
+                    .await
+                    .map(Self::Envoy)
             }
             Family::VllmRouter | Family::SglangRouter => {
                 Peer::start(name, engines, how.port).await.map(Self::Peer)
@@ -66,9 +68,7 @@ impl Router {
     /// `None` while it runs, else the last line of its log.
     pub fn last_words(&mut self) -> Option<String> {
         match self {
-            Self::Envoy(envoy) => {
-                (!envoy.is_running()).then(|| peer::last_line(&envoy.log()))
-            }
+            Self::Envoy(envoy) => (!envoy.is_running()).then(|| peer::last_line(&envoy.log())),
             Self::Peer(peer) => (!peer.is_running()).then(|| peer.last_line()),
         }
     }

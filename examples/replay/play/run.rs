@@ -77,7 +77,7 @@ async fn fill(
     setting: &Setting,
     through: &Through,
     workload: &Arc<Workload>,
-    stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
     over: &dyn Fn(),
 ) -> Result<(), String> {
     let replicas = match through {
@@ -90,7 +90,7 @@ async fn fill(
     let mut router = match through {
         Through::Started(name) => tokio::select! {
             started = Router::start(*name, &engines.addresses, setting.start) => Some(started?),
-            () = stopped(&mut stop.clone()) => {
+            () = stopped(&mut stop) => {
                 run.unsent = u32::try_from(workload.requests.len()).unwrap_or(u32::MAX);
                 return Ok(());
             }
@@ -119,7 +119,8 @@ async fn fill(
     run.notes.extend(name_note(through));
     run.notes.push(sender_note(&sent, busy));
     if let Some(last) = router.as_mut().and_then(Router::last_words) {
-        run.notes.push(format!("The router ended during the run: {last}"));
+        run.notes
+            .push(format!("The router ended during the run: {last}"));
     }
     add_calls(run, &counters, &counted);
     take(run, sent);
@@ -131,15 +132,25 @@ async fn fill(
 
 fn take(run: &mut Run, sent: Sent) {
     let known = sent.cached_known.iter().filter(|known| **known).count();
-    let answered = sent.served.iter().filter(|served| served.error.is_none()).count();
-    let placed = sent.served.iter().filter(|served| served.endpoint.is_some()).count();
+    let answered = sent
+        .served
+        .iter()
+        .filter(|served| served.error.is_none())
+        .count();
+    let placed = sent
+        .served
+        .iter()
+        .filter(|served| served.endpoint.is_some())
+        .count();
     run.unsent = sent.unsent;
     run.served = sent.served;
     if answered > 0 && placed == 0 {
-        run.notes.push("The answers do not say which endpoint served them.".to_owned());
+        run.notes
+            .push("The answers do not say which endpoint served them.".to_owned());
     }
     if answered > 0 && known == 0 {
-        run.notes.push("The engine does not say how many tokens of a prompt were cached.".to_owned());
+        run.notes
+            .push("The engine does not say how many tokens of a prompt were cached.".to_owned());
     }
 }
 
@@ -168,8 +179,14 @@ fn add_calls(run: &mut Run, after: &Counters, before: &Counters) {
     };
     run.extra_calls = Some(calls.values().sum());
     if !calls.is_empty() {
-        let list: Vec<String> = calls.iter().map(|(path, count)| format!("{path} {count}")).collect();
-        run.notes.push(format!("Calls to the engines other than inference: {}.", list.join(", ")));
+        let list: Vec<String> = calls
+            .iter()
+            .map(|(path, count)| format!("{path} {count}"))
+            .collect();
+        run.notes.push(format!(
+            "Calls to the engines other than inference: {}.",
+            list.join(", ")
+        ));
     }
 }
 
@@ -185,7 +202,8 @@ fn name_note(through: &Through) -> Option<String> {
         (Family::VllmRouter, "power_of_two") => {
             "It asks engines for /get_load, which vLLM does not have: it uses its own counts."
         }
-        (Family::Envoy, "ring_hash") | (Family::Warmroute | Family::VllmRouter, "consistent_hash") => {
+        (Family::Envoy, "ring_hash")
+        | (Family::Warmroute | Family::VllmRouter, "consistent_hash") => {
             "It hashes the header x-session-id, which the client has to send."
         }
         _ => return None,
@@ -205,11 +223,16 @@ fn sender_note(sent: &Sent, busy: Option<f64>) -> String {
         true => " That is too late to trust the latencies: use a lower --speed or rate.",
         false => "",
     };
-    format!("The sender was late by {p99:.1} ms (p99, real time), {max:.1} ms at most{busy}.{caution}")
+    format!(
+        "The sender was late by {p99:.1} ms (p99, real time), {max:.1} ms at most{busy}.{caution}"
+    )
 }
 
 /// The nearest rank; `sorted` ascending. 0 if there are none.
 fn quantile(sorted: &[u64], q: f64) -> u64 {
     let rank = (q * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or_default()
 }
