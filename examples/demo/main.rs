@@ -15,13 +15,14 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
+use warmroute::sim::fleet::POLICIES;
 
 /// A chat load through Envoy and Warmroute on mock replicas, under one policy after the other.
 #[derive(Parser, Debug)]
 #[command(name = "demo")]
 pub struct Args {
     /// Policies to run, in this order.
-    #[arg(long, value_delimiter = ',', value_parser = run::POLICIES, default_values_t = run::POLICIES.map(String::from))]
+    #[arg(long, value_delimiter = ',', value_parser = POLICIES, default_values_t = POLICIES.map(String::from))]
     pub policies: Vec<String>,
     /// Chats under way at any time.
     #[arg(long, default_value_t = 100)]

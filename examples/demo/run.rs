@@ -11,36 +11,12 @@ use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use warmroute::sim::replica::Profile;
+use warmroute::sim::{fleet, profiles};
 
-/// Every policy, the classics first.
-pub const POLICIES: [&str; 8] = [
-    "round_robin",
-    "random",
-    "weighted_round_robin",
-    "least_request",
-    "least_outstanding_tokens",
-    "power_of_two",
-    "consistent_hash",
-    "prefix_hash",
-];
 const MODEL: &str = "tiny";
 /// Threads begin one after the other over this time of the modelled hardware, so that the run does
 /// not start with all chats in their first turn.
 const RAMP: Duration = Duration::from_secs(12);
-
-/// An L4 with Llama-3.1-8B in FP8, the replica of KubeAI's published comparison. Derived, not
-/// measured, in the way of [`Profile::default`], which has 16-bit weights: half the bytes to read
-/// in a step (27 ms), twice the arithmetic rate (7,400 tokens/s), and 8 GB more for the cache,
-/// which makes about 100,000 tokens of 16-bit KV.
-fn replica() -> Profile {
-    Profile {
-        prefill_tokens_per_s: 7_400,
-        step_base_us: 27_000,
-        blocks: 6_250,
-        ..Profile::default()
-    }
-}
 
 /// What one policy did to the load.
 #[derive(Clone, Debug)]
@@ -65,10 +41,10 @@ pub async fn policy(args: &Args, policy: &str, chats: &[Chat]) -> Result<Outcome
     let mut options =
         FleetOptions::new(Mode::OriginalDst, args.workers, args.replicas).each_mock(|mock| {
             mock.model = MODEL.to_owned();
-            mock.profile = replica();
+            mock.profile = profiles::l4_fp8();
             mock.time_scale = 1.0 / args.speed;
         });
-    options.plugin = json!({ "policy": settings(policy) });
+    options.plugin = json!({ "policy": fleet::policy(policy) });
     let fleet = Fleet::try_start(options).await?;
     let bar = bar(policy, chats);
     let begun = Instant::now();
@@ -77,15 +53,6 @@ pub async fn policy(args: &Args, policy: &str, chats: &[Chat]) -> Result<Outcome
     bar.finish_and_clear();
     tell(policy, &seen, begun.elapsed(), &bar);
     Ok(outcome(policy, seen, &fleet.mocks, elapsed_s, args.speed))
-}
-
-/// The policy's part of the plugin configuration.
-fn settings(policy: &str) -> Value {
-    match policy {
-        // The key that an application would set; without one this policy has nothing to hash.
-        "consistent_hash" => json!({"name": policy, "keys": [{"header": "x-session-id"}]}),
-        _ => json!({ "name": policy }),
-    }
 }
 
 fn bar(policy: &str, chats: &[Chat]) -> ProgressBar {

@@ -137,12 +137,7 @@ impl Root {
         let totals = vm.balancer.totals(&SharedData);
         match poller.answered(id, now_ms, status, body, &totals) {
             Some(report) => {
-                // What another VM learned while it held the lease stays until we know better.
-                let group = vm.balancer.config().fingerprint;
-                let mut reports = snapshots::load(&SharedData, group);
-                reports.retain(|old| old.endpoint != id);
-                reports.push(report);
-                snapshots::save(&SharedData, group, &reports);
+                snapshots::merge(&SharedData, vm.balancer.config().fingerprint, report);
             }
             None => vm.metrics.scrape_failed(id),
         }

@@ -2,7 +2,7 @@
 
 use crate::endpoint::EndpointId;
 use crate::policy::Reason;
-use crate::request::Scan;
+use crate::request::{InferenceRequest, Scan};
 use crate::steer::Steer;
 use crate::tokens::Usage;
 
@@ -36,6 +36,9 @@ pub enum Rest {
 pub enum Input<'a> {
     /// Request headers.
     RequestHeaders(Rest),
+    /// In place of headers and body: a request that somebody has read already, as the simulator
+    /// has it.
+    Request(&'a InferenceRequest),
     /// Bytes of the request body that were not given before.
     RequestBody(&'a [u8], Rest),
     /// Request trailers: the body is over.

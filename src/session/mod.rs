@@ -119,6 +119,7 @@ impl Session {
         let state = std::mem::replace(&mut self.state, State::Over);
         let (state, effects) = match (state, input) {
             (State::Idle, Input::RequestHeaders(rest)) => request::begin(balancer, moment, rest),
+            (State::Idle, Input::Request(read)) => request::begin_read(balancer, moment, read),
             (State::Holding(held), Input::RequestBody(chunk, rest)) => {
                 request::read(balancer, moment, held, chunk, rest)
             }

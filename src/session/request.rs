@@ -45,6 +45,16 @@ pub(super) fn begin<S: Store + ?Sized>(
     )
 }
 
+/// Decides on a request that needs no reading.
+pub(super) fn begin_read<S: Store + ?Sized>(
+    balancer: &mut Balancer,
+    moment: &Moment<'_, S>,
+    request: &InferenceRequest,
+) -> (State, Effects) {
+    let events = vec![Event::Parsed(request.scan)];
+    depart(balancer, moment, Some(request.api), request, events)
+}
+
 /// Lets a request go without a destination, and without one that the client may have named.
 fn unsteered(config: &Config, events: Vec<Event>) -> Effects {
     Effects {

@@ -4,6 +4,7 @@
 //! drive the same code.
 
 pub mod cache;
+pub mod fleet;
 pub mod profiles;
 pub mod record;
 pub mod replica;

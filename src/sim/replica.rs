@@ -76,6 +76,21 @@ impl Profile {
         }
     }
 
+    /// The same hardware with all times longer by `permille` thousandths: 2500 is 2.5 times slower.
+    #[must_use]
+    pub fn slowed(&self, permille: u32) -> Self {
+        let permille = u64::from(permille.max(1));
+        let longer = |us: u32| u32::try_from(u64::from(us) * permille / 1_000).unwrap_or(u32::MAX);
+        let rate = u64::from(self.prefill_tokens_per_s) * 1_000 / permille;
+        Self {
+            prefill_tokens_per_s: u32::try_from(rate).unwrap_or(u32::MAX),
+            step_base_us: longer(self.step_base_us),
+            decode_us_per_seq: longer(self.decode_us_per_seq),
+            context_us_per_1k_tokens: longer(self.context_us_per_1k_tokens),
+            ..self.clone()
+        }
+    }
+
     /// Most tokens one request can have, prompt and output together.
     pub fn capacity_tokens(&self) -> u64 {
         u64::from(self.blocks) * u64::from(self.block_tokens)
@@ -168,8 +183,12 @@ pub struct Gauges {
     pub finished: u64,
     /// Jobs that were aborted.
     pub aborted: u64,
-    /// Steps done.
+    /// Steps begun.
     pub steps: u64,
+    /// Time in steps, in microseconds.
+    pub busy_us: u64,
+    /// Tokens computed in prefill: prompts without what was cached, and what preemption lost.
+    pub computed_tokens: u64,
 }
 
 /// A job in the replica.
@@ -385,7 +404,11 @@ impl Replica {
             + batch.decodes * u64::from(profile.decode_us_per_seq)
             + batch.context_tokens * u64::from(profile.context_us_per_1k_tokens) / 1_000;
         // At least one, so that time moves whatever the profile says.
-        self.clock_us.saturating_add(duration_us.max(1))
+        let duration_us = duration_us.max(1);
+        self.counters.steps += 1;
+        self.counters.busy_us += duration_us;
+        self.counters.computed_tokens += batch.prefill_tokens;
+        self.clock_us.saturating_add(duration_us)
     }
 
     /// Gives the running requests their share of the step; true if one had to be preempted.
@@ -493,7 +516,6 @@ impl Replica {
     }
 
     fn end_step(&mut self, at_us: u64, events: &mut Vec<Event>) {
-        self.counters.steps += 1;
         let counters = &mut self.counters;
         let cache = &mut self.cache;
         self.running.retain_mut(|sequence| {

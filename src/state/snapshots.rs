@@ -77,6 +77,15 @@ pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
     let _ = store.put(&key(group), &bytes);
 }
 
+/// Puts one endpoint's report in the place of its last one. What another VM learned while it held the
+/// lease stays until there is something better.
+pub fn merge<S: Store + ?Sized>(store: &S, group: u64, report: Report) {
+    let mut reports = load(store, group);
+    reports.retain(|old| old.endpoint != report.endpoint);
+    reports.push(report);
+    save(store, group, &reports);
+}
+
 fn decode(row: &[u8]) -> Option<Report> {
     Some(Report {
         endpoint: EndpointId(read_u64(row, 0)?),

@@ -1,0 +1,117 @@
+//! One Envoy in virtual time: workers with the real balancer, over one shared store.
+
+use std::rc::Rc;
+
+use crate::balancer::Balancer;
+use crate::config::Config;
+use crate::poller::Poller;
+use crate::session::{Effects, Input, Moment, Session, StreamView};
+use crate::sim::replica::{Gauges, Replica};
+use crate::state::memory::MemoryStore;
+use crate::state::{snapshots, unique_id};
+
+/// The filter's own tick.
+pub(super) const TICK_US: u64 = 100_000;
+/// Where the virtual clock starts, so that no time is mistaken for "never".
+pub(super) const EPOCH_US: u64 = 1_000_000_000_000;
+
+pub(super) struct Gateway {
+    store: MemoryStore,
+    workers: Vec<Balancer>,
+    /// The first worker holds the lease, and never dies.
+    poller: Option<Poller>,
+}
+
+impl Gateway {
+    pub(super) fn new(config: &Rc<Config>, workers: u32, seed: u64) -> Self {
+        let store = MemoryStore::new();
+        let workers: Vec<Balancer> = (0..workers)
+            .map(|_| Balancer::new(config.clone(), unique_id(&store, seed)))
+            .collect();
+        let poller = config.scrape.as_ref().map(|scrape| {
+            let endpoints = workers.first().map(Balancer::endpoints).unwrap_or_default();
+            Poller::new(
+                scrape.interval_ms,
+                scrape.timeout_ms,
+                endpoints.keys().copied(),
+            )
+        });
+        Self {
+            store,
+            workers,
+            poller,
+        }
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// The worker that the kernel gives a connection to.
+    pub(super) fn worker_of(&self, random: u64) -> usize {
+        let workers = self.workers.len() as u64;
+        random.checked_rem(workers).unwrap_or(0) as usize
+    }
+
+    /// What a worker does with an input of one of its streams.
+    pub(super) fn handle(
+        &mut self,
+        worker: usize,
+        session: &mut Session,
+        random: u64,
+        view: &dyn StreamView,
+        input: Input<'_>,
+    ) -> Effects {
+        let Some(balancer) = self.workers.get_mut(worker) else {
+            return Effects::pass();
+        };
+        let moment = Moment::new(&self.store, random, view);
+        session.handle(balancer, &moment, input)
+    }
+
+    /// One worker's tick.
+    pub(super) fn tick(&mut self, worker: usize, now_us: u64, replicas: &[Replica]) {
+        let now_ms = (EPOCH_US + now_us) / 1_000;
+        let Some(balancer) = self.workers.get_mut(worker) else {
+            return;
+        };
+        balancer.tick(&self.store, now_ms);
+        if worker > 0 {
+            return;
+        }
+        let Some(poller) = &mut self.poller else {
+            return;
+        };
+        let totals = balancer.totals(&self.store);
+        for id in poller.due(now_ms, &totals) {
+            // The pool keeps the order of the addresses, which is that of the replicas.
+            let endpoints = balancer.pool(0).map(|pool| pool.pool.endpoints());
+            let index = endpoints
+                .unwrap_or_default()
+                .iter()
+                .position(|endpoint| endpoint.id() == id);
+            let Some(replica) = index.and_then(|index| replicas.get(index)) else {
+                continue;
+            };
+            let page = metrics(&replica.gauges());
+            if let Some(report) = poller.answered(id, now_ms, 200, page.as_bytes(), &totals) {
+                snapshots::merge(&self.store, balancer.config().fingerprint, report);
+            }
+        }
+    }
+
+    /// What is still reserved, which must be nothing once all requests are over.
+    pub(super) fn left_over(&self) -> Option<String> {
+        let totals = self.workers.first()?.totals(&self.store);
+        let left: Vec<_> = totals.iter().filter(|(_, load)| !load.is_zero()).collect();
+        (!left.is_empty()).then(|| format!("the ledger still holds {left:?}"))
+    }
+}
+
+/// The part of vLLM's `/metrics` that a balancer reads.
+fn metrics(gauges: &Gauges) -> String {
+    format!(
+        "vllm:num_requests_running {}\nvllm:num_requests_waiting {}\nvllm:kv_cache_usage_perc {:.6}\n",
+        gauges.running, gauges.waiting, gauges.kv_usage
+    )
+}
