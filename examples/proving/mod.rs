@@ -1,3 +1,4 @@
-//! What the programs that prove something share.
+//! What the programs share that prove a routing policy: `simulate` and `replay`.
 
+pub mod report;
 pub mod workload;
