@@ -43,20 +43,31 @@ pub fn between(before: Option<RouterCost>, after: Option<RouterCost>) -> Option<
     })
 }
 
-/// How busy the machine was between two looks, 0 to 1.
+/// What the machine has done so far, and this process of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     busy_ticks: u64,
     all_ticks: u64,
+    own_ticks: u64,
+}
+
+/// What the machine did between two looks; shares of all cores' time, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Busy {
+    /// All there was to do.
+    pub machine: f64,
+    /// Client and mock replicas, which are this process.
+    pub own: f64,
 }
 
 impl Machine {
     /// The machine now.
     pub fn now() -> Option<Self> {
-        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+        let own = Process::read(std::process::id())?;
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?, own.cpu_ticks)
     }
 
-    fn parse(stat: &str) -> Option<Self> {
+    fn parse(stat: &str, own_ticks: u64) -> Option<Self> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         // user nice system idle iowait irq softirq steal
         let ticks: Vec<u64> = line
@@ -69,14 +80,18 @@ impl Machine {
         Some(Self {
             busy_ticks: all_ticks.checked_sub(idle)?,
             all_ticks,
+            own_ticks,
         })
     }
 
-    /// Share of all cores' time that was used since `before`.
-    pub fn busy_since(self, before: Self) -> f64 {
-        let busy = self.busy_ticks.saturating_sub(before.busy_ticks);
-        let all = self.all_ticks.saturating_sub(before.all_ticks);
-        busy as f64 / all.max(1) as f64
+    /// What was done since `before`.
+    pub fn since(self, before: Self) -> Busy {
+        let all = self.all_ticks.saturating_sub(before.all_ticks).max(1) as f64;
+        let share = |after: u64, before: u64| after.saturating_sub(before) as f64 / all;
+        Busy {
+            machine: share(self.busy_ticks, before.busy_ticks),
+            own: share(self.own_ticks, before.own_ticks),
+        }
     }
 }
 
@@ -143,9 +158,11 @@ mod tests {
 
     #[test]
     fn time_spent_waiting_is_idle() {
-        let before = Machine::parse("cpu  10 0 10 60 20 0 0 0 0 0\n").unwrap();
-        let after = Machine::parse("cpu  40 0 20 90 50 0 0 0 0 0\n").unwrap();
-        assert!((after.busy_since(before) - 0.4).abs() < 1e-9);
+        let before = Machine::parse("cpu  10 0 10 60 20 0 0 0 0 0\n", 5).unwrap();
+        let after = Machine::parse("cpu  40 0 20 90 50 0 0 0 0 0\n", 15).unwrap();
+        let busy = after.since(before);
+        assert!((busy.machine - 0.4).abs() < 1e-9, "{busy:?}");
+        assert!((busy.own - 0.1).abs() < 1e-9, "{busy:?}");
     }
 
     #[cfg(target_os = "linux")]

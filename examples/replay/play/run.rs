@@ -1,7 +1,7 @@
 //! One run: fresh replicas, a fresh router, the whole workload, and the record of it.
 
 use super::client::Client;
-use super::cost::{self, Machine};
+use super::cost::{self, Busy, Machine};
 use super::engines::{Counters, Engines, Replicas};
 use super::names::{Family, Name};
 use super::router::{Router, Start};
@@ -113,7 +113,7 @@ async fn fill(
     let cost = router.as_ref().and_then(Router::cost);
     let machine = Machine::now();
     let sent = send(&order, stop, over).await;
-    let busy = machine.and_then(|before| Some(Machine::now()?.busy_since(before)));
+    let busy = machine.and_then(|before| Some(Machine::now()?.since(before)));
     run.cost = cost::between(cost, router.as_ref().and_then(Router::cost));
     let counters = engines.counters().await;
     run.notes.extend(name_note(through));
@@ -212,12 +212,14 @@ fn name_note(through: &Through) -> Option<String> {
 }
 
 /// How far the measurement itself can be trusted.
-fn sender_note(sent: &Sent, busy: Option<f64>) -> String {
+fn sender_note(sent: &Sent, busy: Option<Busy>) -> String {
     let ms = |us: u64| us as f64 / 1e3;
     let p99 = ms(quantile(&sent.late_us, 0.99));
     let max = ms(sent.late_us.last().copied().unwrap_or_default());
     let busy = busy.map_or_else(String::new, |busy| {
-        format!("; the machine was {:.0} % busy", busy * 100.0)
+        let percent = |share: f64| (share * 100.0).round();
+        let (machine, own) = (percent(busy.machine), percent(busy.own));
+        format!("; the machine was {machine} % busy, {own} % with client and mock replicas")
     });
     let caution = match p99 > LATE_MOST_MS {
         true => " That is too late to trust the latencies: use a lower --speed or rate.",
