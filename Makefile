@@ -7,8 +7,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo figures tools clean \
-        rust envoy node wasm-bindgen python test-native test-wasm test-e2e test-readme
+.PHONY: help build check test demo compare figures tools clean \
+        rust envoy node wasm-bindgen python peers test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
 
@@ -64,7 +64,7 @@ test-wasm: rust wasm-bindgen
 	$(say) 'core tests in wasm, under Node'
 	@tests/run-wasm.sh
 
-test-e2e: build envoy python
+test-e2e: build envoy python peers
 	$(say) 'end to end, on a real Envoy'
 	@$(CARGO) test $(addprefix --test ,$(E2E_TESTS))
 
@@ -75,6 +75,12 @@ test-readme: build envoy
 demo: build envoy ## a chat load through Envoy on four mock replicas, under each policy
 	@$(CARGO) run --profile tools --example demo -- $(DEMO)
 
+# Another trace, say: make compare COMPARE='--trace FILE'
+COMPARE ?= --rate 40 --requests 3000 --speed 5
+compare: build envoy peers ## routers on one workload, Envoy's own and others too: target/compare/compare.html
+	@mkdir -p target/compare
+	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json $(COMPARE)
+
 figures: build envoy ## measures and prints `FIGURE name value` lines
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
 	@code=0; \
@@ -82,7 +88,7 @@ figures: build envoy ## measures and prints `FIGURE name value` lines
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	exit $$code
 
-tools: node rust envoy wasm-bindgen python ## fetches what the other targets need, ahead of time
+tools: node rust envoy wasm-bindgen python peers ## fetches what the other targets need, ahead of time
 
 clean: ## removes target/ (the cache of tools stays: $WARMROUTE_CACHE, else ~/.cache/warmroute)
 	@$(CARGO) clean
@@ -124,3 +130,6 @@ python:
 	  { python3 -m venv '$(WARMROUTE_CACHE)/python' && '$(WARMROUTE_PYTHON)' -m pip install --disable-pip-version-check --quiet 'openai==$(OPENAI_VERSION)'; } >"$$log" 2>&1 \
 	    || { echo "python3 cannot install openai $(OPENAI_VERSION): $$(grep -v '^[[:space:]]*$$' "$$log" | tail -n 1)" >&2; exit 1; }; \
 	fi
+
+peers:
+	@examples/replay/find-peers.sh --install

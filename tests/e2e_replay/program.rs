@@ -201,7 +201,7 @@ fn a_malformed_trace_is_refused_with_file_and_line_before_anything_runs() {
         .unwrap();
     assert_eq!(code(&output), Some(1));
     let said = stderr(&output);
-    assert!(said.contains(&format!("{}:2: ", trace.display())), "{said}");
+    assert!(said.contains("bad.jsonl:2: "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(!json.exists());
 }

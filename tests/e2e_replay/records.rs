@@ -136,8 +136,8 @@ async fn a_request_that_fails_lets_the_next_turn_go_on() {
 #[tokio::test]
 async fn bad_answers_are_errors_whatever_their_status() {
     for (fault, why) in [
-        ("error_in_stream=503", "error 503 in the stream: "),
-        ("json_error", "no event: {\"error\""),
+        ("error-in-stream=503", "error 503 in the stream: "),
+        ("json-error", "no event: {\"error\":"),
         ("reset=after:3", "the stream broke: "),
     ] {
         let mock = mock(|_| {}).await;
@@ -267,7 +267,7 @@ async fn every_turn_of_a_session_meets_its_endpoint_where_the_session_is_hashed(
 async fn engines_that_do_not_say_what_was_cached_are_asked_for_their_counters() {
     let mocks = [mock(|_| {}).await, mock(|_| {}).await];
     for mock in &mocks {
-        mock.set_faults(Fault::parse_list("usage=null_cached").unwrap());
+        mock.set_faults(Fault::parse_list("usage=null-cached").unwrap());
     }
     let run = through("warmroute/prefix_hash", &mocks).await;
     let cached: u64 = run.served.iter().map(|s| u64::from(s.cached_tokens)).sum();

@@ -109,11 +109,7 @@ impl Client {
             seen.usage = stream.usage;
             seen.token_events = stream.token_events;
         }
-        match (stream.done, seen.first) {
-            (false, _) => Err("the stream ended without [DONE]".to_owned()),
-            (true, None) => Err("the stream had no output".to_owned()),
-            (true, Some(_)) => Ok(()),
-        }
+        stream.finish()
     }
 
     /// What a status other than 200 comes with.

@@ -58,6 +58,20 @@ impl Stream {
         Ok(self.token_events > before)
     }
 
+    /// Takes the end of the body, where a last line may lack its end.
+    ///
+    /// # Errors
+    /// What the stream came to is no whole, good answer.
+    pub fn finish(&mut self) -> Result<(), String> {
+        let rest = std::mem::take(&mut self.rest);
+        self.line(&rest)?;
+        match (self.done, self.token_events) {
+            (false, _) => Err("the stream ended without [DONE]".to_owned()),
+            (true, 0) => Err("the stream had no output".to_owned()),
+            (true, _) => Ok(()),
+        }
+    }
+
     fn line(&mut self, line: &[u8]) -> Result<(), String> {
         let line = line.trim_ascii_end();
         let Some(data) = line.strip_prefix(b"data:") else {
@@ -188,6 +202,23 @@ mod tests {
             let why = "error 503 in the stream: engine is dead";
             assert_eq!(seen.take(text.as_bytes()), Err(why.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_stream_is_whole_only_with_output_and_done() {
+        let came_to = |text: &str| {
+            let mut seen = Stream::default();
+            seen.take(text.as_bytes())?;
+            seen.finish()
+        };
+        assert_eq!(came_to(&stream(&[ROLE, TOKEN, "data: [DONE]"])), Ok(()));
+        let why = "the stream had no output".to_owned();
+        assert_eq!(came_to(&stream(&[ROLE, "data: [DONE]"])), Err(why));
+        let why = "the stream ended without [DONE]".to_owned();
+        assert_eq!(came_to(&stream(&[ROLE, TOKEN])), Err(why.clone()));
+        assert_eq!(came_to(""), Err(why));
+        let why = r#"no event: {"error":{}}"#.to_owned();
+        assert_eq!(came_to(r#"{"error":{}}"#), Err(why));
     }
 
     #[test]
