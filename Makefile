@@ -8,7 +8,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help build check test demo compare figures tools clean \
-        rust envoy node wasm-bindgen python peers test-native test-wasm test-e2e test-readme
+        rust envoy node wasm-bindgen python browser peers test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
 
@@ -19,6 +19,9 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 export WARMROUTE_CACHE ?= $(HOME)/.cache/warmroute
 export WARMROUTE_PYTHON = $(WARMROUTE_CACHE)/python/bin/python
 OPENAI_VERSION := 3.57.0
+# npm packages: what drives the browser, and the browser for machines that have none.
+PLAYWRIGHT_VERSION := 1.65.1
+CHROMIUM_VERSION := 149.0.0
 
 RUST_VERSION := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 WASM_TARGET := wasm32-unknown-unknown
@@ -27,7 +30,7 @@ WASM := target/$(WASM_TARGET)/release/warmroute.wasm
 WASM_BINDGEN_VERSION = $(shell sed -n '/^name = "wasm-bindgen"$$/{n;s/version = "\(.*\)"/\1/p;}' Cargo.lock)
 export WASM_BINDGEN_ROOT = $(WARMROUTE_CACHE)/wasm-bindgen-$(WASM_BINDGEN_VERSION)
 
-# Tests named e2e_* start a real Envoy; all others need nothing but cargo.
+# Tests named e2e_* start a real Envoy or a real browser; all others need nothing but cargo.
 TESTS := $(basename $(notdir $(wildcard tests/*.rs))) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs))
 E2E_TESTS := $(filter e2e_%,$(TESTS))
 NATIVE_TESTS := $(filter-out e2e_%,$(TESTS))
@@ -64,8 +67,8 @@ test-wasm: rust wasm-bindgen
 	$(say) 'core tests in wasm, under Node'
 	@tests/run-wasm.sh
 
-test-e2e: build envoy python peers
-	$(say) 'end to end, on a real Envoy'
+test-e2e: build envoy python browser peers
+	$(say) 'end to end, on a real Envoy and in a real browser'
 	@$(CARGO) test $(addprefix --test ,$(E2E_TESTS))
 
 test-readme: build envoy
@@ -88,7 +91,7 @@ figures: build envoy ## measures and prints `FIGURE name value` lines
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	exit $$code
 
-tools: node rust envoy wasm-bindgen python peers ## fetches what the other targets need, ahead of time
+tools: node rust envoy wasm-bindgen python browser peers ## fetches what the other targets need, ahead of time
 
 clean: ## removes target/ (the cache of tools stays: $WARMROUTE_CACHE, else ~/.cache/warmroute)
 	@$(CARGO) clean
@@ -111,6 +114,9 @@ rust:
 
 node:
 	@command -v node >/dev/null || { echo 'node is missing: the wasm tests run under Node' >&2; exit 1; }
+
+browser: node
+	@node tests/browser/install.mjs '$(PLAYWRIGHT_VERSION)' '$(CHROMIUM_VERSION)'
 
 envoy:
 	@envoy/find-envoy.sh --install >/dev/null

@@ -465,7 +465,7 @@ fn waiting(long: &HashSet<u32>) -> Workload {
 #[test]
 fn who_waited_for_a_request_that_is_left_out_waits_for_the_one_before() {
     let long = HashSet::from([1, 4, 6, 298]);
-    let (workload, dropped) = waiting(&long).without_longer_than(15);
+    let (workload, dropped) = waiting(&long).without_longer_than(10);
     assert_eq!(dropped, 4);
     assert_eq!(workload.check(), Ok(()));
     let by_session: HashMap<u64, usize> = (0..workload.requests.len())
@@ -481,7 +481,7 @@ fn who_waited_for_a_request_that_is_left_out_waits_for_the_one_before() {
     assert_eq!(start(9), after(3, 20));
     assert_eq!(start(10), after(7, 10));
     assert_eq!(start(299), after(296, 10));
-    let (whole, dropped) = waiting(&long).without_longer_than(1_005);
+    let (whole, dropped) = waiting(&long).without_longer_than(1_000);
     assert_eq!((whole, dropped), (waiting(&long), 0));
 }
 

@@ -11,6 +11,7 @@
 mod proving;
 
 use clap::Parser;
+use proptest::prelude::*;
 use proving::WorkloadArgs;
 use std::path::PathBuf;
 use warmroute::sim::workload::{Request, Role, Start, Workload, csv, mooncake};
@@ -243,6 +244,10 @@ fn what_is_no_csv_trace_is_refused_with_its_place() {
             "prefix_group: expected a name, since prefix_tokens is given, found nothing".to_owned(),
         ),
         ("1,9,1", "expected 5 fields, found 3".to_owned()),
+        (
+            "1,\"2\n3\",1,,",
+            format!("input_tokens: expected {tokens} 10000000, found 2\u{fffd}3"),
+        ),
         ("1,9,1,g,5,6", "expected 5 fields, found 6".to_owned()),
     ];
     for (line, expected) in cases {
@@ -279,6 +284,36 @@ fn what_is_no_csv_trace_is_refused_with_its_place() {
     );
     let binary = binary.unwrap_err().to_string();
     assert_eq!(binary, "t.csv:2: expected UTF-8 text");
+}
+
+proptest! {
+    /// What is read can be run; what is not, is refused with a line that is there.
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        edits in prop::collection::vec((0usize..5, any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        is_csv in any::<bool>(),
+    ) {
+        let whole = if is_csv { CSV } else { MOONCAKE };
+        let mut bytes = whole.as_bytes().to_vec();
+        for (count, place, byte) in edits {
+            let place = place.index(bytes.len());
+            bytes.splice(place..(place + count).min(bytes.len()), [byte]);
+        }
+        let read = if is_csv {
+            csv::read(&bytes[..], "t")
+        } else {
+            mooncake::read(&bytes[..], "t")
+        };
+        match read {
+            Ok(workload) => prop_assert_eq!(workload.check(), Ok(())),
+            Err(error) => {
+                // A carriage return ends a line of CSV as well.
+                let ends = bytes.iter().filter(|byte| matches!(byte, b'\n' | b'\r'));
+                prop_assert!(error.line <= 1 + ends.count() as u64, "{}", error);
+                prop_assert!(!error.to_string().contains('\n'), "{}", error);
+            }
+        }
+    }
 }
 
 #[derive(Parser, Debug)]
@@ -366,7 +401,7 @@ fn traces_are_read_by_their_name_and_sent_at_the_rate_that_is_asked_for() {
     let at = |us| Start::At { us };
     assert_eq!(starts(&workload), [at(0), at(500_000), at(500_000)]);
     assert!(
-        sentence.contains("Mooncake trace three.jsonl, times stretched to 4 requests/s"),
+        sentence.contains("three.jsonl: Mooncake trace, times stretched to 4 requests/s"),
         "{sentence}"
     );
     let (workload, _) = load(&["--trace", trace, "--requests", "2"]).unwrap();
@@ -379,7 +414,10 @@ fn traces_are_read_by_their_name_and_sent_at_the_rate_that_is_asked_for() {
     std::fs::write(directory.join("conversation_trace.jsonl"), MOONCAKE).unwrap();
     let directory = directory.to_str().unwrap();
     let (workload, _) = load(&["--workload", "conversation", "--traces", directory]).unwrap();
-    assert_eq!(workload.requests.len(), 3);
+    assert_eq!(
+        (workload.name.as_str(), workload.requests.len()),
+        ("conversation", 3)
+    );
     let missing = load(&["--workload", "mooncake-1000", "--traces", directory]).unwrap_err();
     assert!(missing.starts_with(directory), "{missing}");
     for words in [

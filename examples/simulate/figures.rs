@@ -23,6 +23,7 @@ pub fn run() -> Result<(), String> {
     let comparison = kubeai::comparison(&KubeaiArgs {
         seeds: vec![1, 2, 3],
         requests: chat::Closed::default().requests,
+        blocks: profiles::l4_fp8().blocks,
     })?;
     for threads in [300, 600, 1_200] {
         let cell = |policy| comparison.cell(threads, policy).ok_or("a cell is missing");

@@ -16,7 +16,12 @@ pub struct FleetArgs {
     policies: Vec<Policies>,
     /// Replicas: groups of COUNTxPROFILE, with /FACTOR for slower ones and @WEIGHT for a capacity
     /// weight, as in `4xl4,4xl4/2.5@1`. Profiles: l4, l4-fp8, h100x2, fast.
-    #[arg(long, value_name = "GROUP,...", value_delimiter = ',', default_value = "8xl4-fp8")]
+    #[arg(
+        long,
+        value_name = "GROUP,...",
+        value_delimiter = ',',
+        default_value = "8xl4-fp8"
+    )]
     fleet: Vec<Group>,
     /// Blocks of KV cache of each replica, instead of the profile's.
     #[arg(long)]
@@ -94,7 +99,10 @@ impl FromStr for Policies {
                 POLICIES.join(", ")
             )),
         };
-        text.split(',').map(known).collect::<Result<_, _>>().map(Self)
+        text.split(',')
+            .map(known)
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 
@@ -127,8 +135,12 @@ impl FromStr for Group {
             Some((name, slower)) => (name, slower.parse().map_err(|e| format!("factor: {e}"))?),
             None => (rest, 1.0),
         };
-        let profile = profiles::named(name)
-            .ok_or_else(|| format!("no profile `{name}`; there are {}", profiles::NAMES.join(", ")))?;
+        let profile = profiles::named(name).ok_or_else(|| {
+            format!(
+                "no profile `{name}`; there are {}",
+                profiles::NAMES.join(", ")
+            )
+        })?;
         if !(0.01..=100.0).contains(&slower) {
             return Err(format!("a factor of {slower} is not between 0.01 and 100"));
         }

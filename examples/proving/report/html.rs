@@ -1,10 +1,12 @@
 //! The report as one page that needs nothing from elsewhere.
 
 use super::compare::Comparison;
-use super::figures::{Drawing, Group, distributions, over_time, overview};
+use super::distributions::distributions;
+use super::figures::{Drawing, Group, overview};
 use super::ink::sample;
 use super::losses::{losses, notes};
 use super::metric::{METRICS, Part, by_key};
+use super::over_time::over_time;
 use super::runs;
 use super::{cells, pages};
 use warmroute::sim::record::Study;
@@ -72,7 +74,7 @@ fn facts(study: &Study, comparison: &Comparison<'_>) -> String {
     let rows = [
         ("Workload", study.workload.clone()),
         ("Fleet", study.fleet.clone()),
-        ("Good answers", super::table::good(study)),
+        ("Objective", super::table::objective(study)),
         ("Baseline", study.baseline.clone()),
         ("Seeds", seeds.join(", ")),
         (
@@ -143,7 +145,7 @@ fn tables(comparison: &Comparison<'_>) -> String {
         "<section>\n<h2>Comparison</h2>\n\
          <p class=\"note\">Means over the seeds. × is the ratio to the baseline, paired by seed and averaged \
          geometrically; a..b are the smallest and the largest of any seed, of the ratio or, in the baseline's row, of \
-         the figure. <b class=\"star\">★</b> marks the best of the rows without errors, unsent requests or missing \
+         the figure, left out where both round alike. <b class=\"star\">★</b> marks the best of the rows without errors, unsent requests or missing \
          seeds.{unmeasured}</p>\n{clients}{fleet}</section>\n"
     )
 }
@@ -204,7 +206,7 @@ fn charts(comparison: &Comparison<'_>) -> Result<String, String> {
          <p class=\"note\">Means over the seeds, of all answers; the whisker goes from the smallest to the largest \
          seed, the hollow bar is the baseline. ⚠: something \
          is missing, see failures.</p>\n{overview}</section>\n\
-         <section>\n<h2>Latency distributions</h2>\n<p class=\"note\">The share of good answers (vertical) that were at \
+         <section>\n<h2>Latency distributions</h2>\n<p class=\"note\">The share of whole answers (vertical) that were at \
          least that fast (horizontal, logarithmic). The answers of all seeds together; further left is better.</p>\n\
          {distributions}</section>\n\
          <section>\n<h2>Over time</h2>\n<p class=\"note\">One chart for each policy, with a line for each endpoint: the \
@@ -247,7 +249,7 @@ fn grid(drawings: &[Drawing]) -> String {
         };
         format!(
             "<figure>\n<figcaption>{}</figcaption>\n{}\n{legend}</figure>\n",
-            escape(&drawing.title),
+            pages::name(&drawing.title),
             drawing.svg
         )
     };
@@ -286,10 +288,10 @@ fn definitions(study: &Study) -> String {
     };
     format!(
         "<dl class=\"facts\">\n{}</dl>\n<p class=\"note\">Quantiles are of the nearest rank. Latencies count from when a \
-         request was due, however late it was sent. An answer is good in goodput with {}; in all else, a good answer is \
-         a whole one without an error.</p>\n",
+         request was due, however late it was sent. An answer is whole if it came to its \
+         end without an error; it counts in goodput with {}.</p>\n",
         METRICS.iter().map(item).collect::<String>(),
-        super::table::good(study)
+        super::table::objective(study)
     )
 }
 

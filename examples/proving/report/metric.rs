@@ -129,7 +129,7 @@ pub const METRICS: &[Metric] = &[
         group: "Throughput",
         label: "requests",
         unit: "/s",
-        about: "good answers per second, from the first due time to the last event",
+        about: "whole answers per second, from the first due time to the last event",
         better: Better::Higher,
         scale: 1.0,
         get: |s| s.requests_per_s,
@@ -140,7 +140,7 @@ pub const METRICS: &[Metric] = &[
         group: "Throughput",
         label: "tokens",
         unit: "/s",
-        about: "prompt and output tokens of good answers per second",
+        about: "prompt and output tokens of whole answers per second",
         better: Better::Higher,
         scale: 1.0,
         get: |s| s.tokens_per_s,
@@ -151,7 +151,7 @@ pub const METRICS: &[Metric] = &[
         group: "Throughput",
         label: "output tokens",
         unit: "/s",
-        about: "output tokens of good answers per second",
+        about: "output tokens of whole answers per second",
         better: Better::Higher,
         scale: 1.0,
         get: |s| s.output_tokens_per_s,
@@ -162,7 +162,7 @@ pub const METRICS: &[Metric] = &[
         group: REPLICAS,
         label: "hit rate",
         unit: "%",
-        about: "cached prompt tokens over prompt tokens, of good answers",
+        about: "cached prompt tokens over prompt tokens, of whole answers",
         better: Better::Higher,
         scale: 100.0,
         get: |s| s.hit_rate,
@@ -213,9 +213,9 @@ pub const METRICS: &[Metric] = &[
     },
 ];
 
-const TTFT: &str = "time from when a request was due to its first token, of good answers";
-const TPOT: &str = "time per output token after the first, of good answers with two or more";
-const E2E: &str = "time from when a request was due to its last token, of good answers";
+const TTFT: &str = "time from when a request was due to its first token, of whole answers";
+const TPOT: &str = "time per output token after the first, of whole answers with two or more";
+const E2E: &str = "time from when a request was due to its last token, of whole answers";
 
 /// The metric with this key.
 pub fn by_key(key: &str) -> Option<&'static Metric> {

@@ -4,12 +4,14 @@ mod axis;
 mod bars;
 mod cells;
 mod compare;
+mod distributions;
 mod figures;
 mod html;
 mod ink;
 mod json;
 mod losses;
 mod metric;
+mod over_time;
 mod pages;
 mod plot;
 mod runs;
@@ -42,7 +44,14 @@ impl ReportArgs {
     /// A chart cannot be drawn, or a file cannot be written; the file is named, and what it held
     /// before is still there.
     pub fn write(&self, study: &Study) -> Result<(), String> {
-        let mut out = std::io::stdout().lock();
+        self.write_to(study, &mut std::io::stdout().lock())
+    }
+
+    /// The same with the table going elsewhere.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn write_to(&self, study: &Study, out: &mut impl Write) -> Result<(), String> {
         out.write_all(table(study).as_bytes())
             .and_then(|()| out.flush())
             .map_err(|error| format!("cannot print the table: {error}"))?;

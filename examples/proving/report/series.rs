@@ -55,7 +55,7 @@ pub fn outstanding_tokens(run: &Run, bins: usize) -> Lines {
         .collect()
 }
 
-/// Mean time to first token, in milliseconds, of the good answers that were due in each of `bins`
+/// Mean time to first token, in milliseconds, of the whole answers that were due in each of `bins`
 /// stretches of time. A stretch without any has no point.
 pub fn mean_ttft_ms(run: &Run, bins: usize) -> Lines {
     let width_s = span_s(run) / bins as f64;

@@ -24,15 +24,15 @@ pub struct Summary {
     pub errors: u64,
     /// Requests that were never sent.
     pub unsent: u64,
-    /// Good answers without the time of their first or last token: in no latency.
+    /// Whole answers without the time of their first or last token: in no latency.
     pub untimed: u64,
-    /// Good answers whose endpoint is not known: in no endpoint's load.
+    /// Whole answers whose endpoint is not known: in no endpoint's load.
     pub unplaced: u64,
     /// From the first request's due time to the last event of any request.
     pub duration_s: Option<f64>,
     /// Answers within the objective, per second.
     pub goodput_per_s: Option<f64>,
-    /// Good answers per second.
+    /// Whole answers per second.
     pub requests_per_s: Option<f64>,
     /// Prompt and output tokens per second.
     pub tokens_per_s: Option<f64>,
@@ -62,31 +62,31 @@ impl Summary {
         if run.failed.is_some() {
             return None;
         }
-        let good: Vec<&Served> = run.served.iter().filter(|s| s.error.is_none()).collect();
+        let whole: Vec<&Served> = run.served.iter().filter(|s| s.error.is_none()).collect();
         let duration_s = duration_s(&run.served);
         let rate = |count: u64| duration_s.map(|seconds| count as f64 / seconds);
-        let sum = |tokens: fn(&Served) -> u32| good.iter().map(|s| u64::from(tokens(s))).sum();
+        let sum = |tokens: fn(&Served) -> u32| whole.iter().map(|s| u64::from(tokens(s))).sum();
         let (prompt, cached): (u64, u64) = (sum(|s| s.prompt_tokens), sum(|s| s.cached_tokens));
         let output: u64 = sum(|s| s.output_tokens);
         let requests = run.served.len() as u64;
-        let within = good.iter().filter(|s| is_good(s, objective)).count() as u64;
+        let within = whole.iter().filter(|s| is_good(s, objective)).count() as u64;
         let timed = |s: &&&Served| s.first_us.is_none() || s.end_us.is_none();
         Some(Self {
             requests,
-            errors: requests - good.len() as u64,
+            errors: requests - whole.len() as u64,
             unsent: u64::from(run.unsent),
-            untimed: good.iter().filter(timed).count() as u64,
-            unplaced: good.iter().filter(|s| place(s, run).is_none()).count() as u64,
+            untimed: whole.iter().filter(timed).count() as u64,
+            unplaced: whole.iter().filter(|s| place(s, run).is_none()).count() as u64,
             duration_s,
             goodput_per_s: rate(within),
-            requests_per_s: rate(good.len() as u64),
+            requests_per_s: rate(whole.len() as u64),
             tokens_per_s: rate(prompt + output),
             output_tokens_per_s: rate(output),
             ttft: latency(ttfts_ms(&run.served)),
             tpot: latency(tpots_ms(&run.served)),
             e2e: latency(e2es_ms(&run.served)),
             hit_rate: (prompt > 0).then(|| cached as f64 / prompt as f64),
-            load_skew: load_skew(run, &good),
+            load_skew: load_skew(run, &whole),
             router_cpu_s_per_1000: run
                 .cost
                 .filter(|_| requests > 0)
@@ -97,19 +97,19 @@ impl Summary {
     }
 }
 
-/// Time to first token of every good answer, in milliseconds.
+/// Time to first token of every whole answer, in milliseconds.
 pub fn ttfts_ms(served: &[Served]) -> Vec<f64> {
-    of_good(served, ttft_ms)
+    of_whole(served, ttft_ms)
 }
 
-/// Time per output token after the first, of every good answer that has more than one.
+/// Time per output token after the first, of every whole answer that has more than one.
 pub fn tpots_ms(served: &[Served]) -> Vec<f64> {
-    of_good(served, tpot_ms)
+    of_whole(served, tpot_ms)
 }
 
-/// Time to the last token of every good answer, in milliseconds.
+/// Time to the last token of every whole answer, in milliseconds.
 pub fn e2es_ms(served: &[Served]) -> Vec<f64> {
-    of_good(served, |s| Some(since(s.due_us, s.end_us?)))
+    of_whole(served, |s| Some(since(s.due_us, s.end_us?)))
 }
 
 /// Time to first token, in milliseconds.
@@ -134,9 +134,9 @@ pub fn place(served: &Served, run: &Run) -> Option<usize> {
     (index < run.endpoints.len()).then_some(index)
 }
 
-fn of_good(served: &[Served], value: fn(&Served) -> Option<f64>) -> Vec<f64> {
-    let good = served.iter().filter(|s| s.error.is_none());
-    good.filter_map(value).collect()
+fn of_whole(served: &[Served], value: fn(&Served) -> Option<f64>) -> Vec<f64> {
+    let whole = served.iter().filter(|s| s.error.is_none());
+    whole.filter_map(value).collect()
 }
 
 fn tpot_ms(served: &Served) -> Option<f64> {
@@ -177,9 +177,9 @@ fn latency(mut values: Vec<f64>) -> Option<Latency> {
     })
 }
 
-fn load_skew(run: &Run, good: &[&Served]) -> Option<f64> {
+fn load_skew(run: &Run, whole: &[&Served]) -> Option<f64> {
     let mut load = vec![0_u64; run.endpoints.len()];
-    for served in good {
+    for served in whole {
         if let Some(tokens) = place(served, run).and_then(|index| load.get_mut(index)) {
             *tokens += u64::from(served.prompt_tokens) + u64::from(served.output_tokens);
         }

@@ -22,7 +22,7 @@ pub fn render(study: &Study) -> String {
         printable(&study.title),
         format!("workload: {}", printable(&study.workload)),
         format!("fleet: {}", printable(&study.fleet)),
-        format!("good: {}", good(study)),
+        format!("objective: {}", objective(study)),
         format!("baseline: {}", one_line(&study.baseline)),
         String::new(),
     ];
@@ -56,7 +56,7 @@ pub fn render(study: &Study) -> String {
 }
 
 /// The objective in words.
-pub fn good(study: &Study) -> String {
+pub fn objective(study: &Study) -> String {
     let ms = |us: u64| super::axis::short(us as f64 / 1e3);
     format!(
         "TTFT up to {} ms and TPOT up to {} ms",

@@ -110,15 +110,13 @@ impl WorkloadArgs {
     /// The workload that the flags name. The same seed gives the same; a trace knows no seed.
     pub fn load(&self, seed: u64) -> Result<Workload, String> {
         self.refuse_strangers()?;
-        let trace = self.trace.clone();
-        let named = || {
-            self.workload
-                .trace_file()
-                .map(|file| self.traces.join(file))
-        };
-        let mut workload = match trace.or_else(named) {
-            Some(path) => read(&path)?,
-            None => self.generate(seed),
+        let mut workload = match (&self.trace, self.workload.trace_file()) {
+            (Some(path), _) => read(path)?,
+            (None, Some(file)) => Workload {
+                name: self.workload.name(),
+                ..read(&self.traces.join(file))?
+            },
+            (None, None) => self.generate(seed),
         };
         if self.shrink > 1 {
             workload = workload.shrunk(self.shrink);

@@ -9,11 +9,11 @@
 //! 7.379 messages a chat, 59,031 requests, 22.78 million prompt tokens (386.0 a request) and 2.294
 //! million output tokens (38.87 a request).
 //!
-//! How lengths are fitted to that, for the data itself is not needed here:
+//! Only those means are published, and only they are fitted. The rest is assumed:
 //! - Messages a chat: 5 and a geometric rest of mean 2.379, at most 30.
 //! - Outputs: 40 tokens, but for 5.65 % that end anywhere before, which makes 38.87.
-//! - Llama 3.1's template puts 26 tokens before every chat, the only text that chats share, and 9
-//!   tokens around each message (its header and end, and the header of the answer).
+//! - The template of Llama 3.1: 26 tokens before every chat, the only text that chats share, and 9
+//!   around each message of the user (its header and end, and the header of the answer).
 //! - Messages of the user: log-normal with sigma 1, drawn again for the whole chat until its text
 //!   is of 125 to 750 tokens, at four characters a token. The median of 22 tokens is the one with
 //!   which a prompt has 386 tokens in the mean.

@@ -72,7 +72,7 @@ pub fn read(input: impl BufRead, file: &str) -> Result<Workload, TraceError> {
         let problem = "expected at least one request, found none".to_owned();
         return Err(fail(0, problem));
     }
-    let about = format!("CSV trace {file}");
+    let about = "CSV trace".to_owned();
     Ok(Workload::of_arrivals(file.to_owned(), about, requests))
 }
 

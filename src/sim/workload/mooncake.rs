@@ -67,7 +67,7 @@ pub fn read(mut input: impl BufRead, file: &str) -> Result<Workload, TraceError>
     }
     Ok(Workload::of_arrivals(
         file.to_owned(),
-        format!("Mooncake trace {file}"),
+        "Mooncake trace".to_owned(),
         requests,
     ))
 }

@@ -67,8 +67,8 @@ impl Workload {
         self
     }
 
-    /// Without the requests whose prompt and output together pass `tokens`, and how many those
-    /// were. Who waited for one of them waits for what that one waited for.
+    /// Without the requests whose prompt is longer than `tokens`, and how many those were. Who waited
+    /// for one of them waits for what that one waited for.
     #[must_use]
     pub fn without_longer_than(self, tokens: u32) -> (Self, usize) {
         let before = self.requests.len();
@@ -84,10 +84,7 @@ impl Workload {
                 let wait = waits.get(other as usize).copied();
                 request.start = delayed(wait.unwrap_or(Start::At { us: 0 }), pause_us);
             }
-            let length = request
-                .prompt_tokens()
-                .saturating_add(request.output_tokens);
-            if length > tokens {
+            if request.prompt_tokens() > tokens {
                 waits.push(request.start);
                 continue;
             }

@@ -34,7 +34,9 @@ impl std::error::Error for TraceError {}
 /// `column: expected …, found …`, with a long find shortened.
 pub(super) fn unexpected(column: &str, expected: &str, found: &str) -> String {
     const SHOWN: usize = 40;
-    let mut shown: String = found.chars().take(SHOWN).collect();
+    // A quoted field may hold line ends, and an error is one line.
+    let plain = |char: char| if char.is_control() { '\u{fffd}' } else { char };
+    let mut shown: String = found.chars().take(SHOWN).map(plain).collect();
     if found.chars().nth(SHOWN).is_some() {
         shown.push('…');
     }
