@@ -79,7 +79,7 @@ demo: build envoy ## a chat load through Envoy on four mock replicas, under each
 	@$(CARGO) run --profile tools --example demo -- $(DEMO)
 
 # Another trace, say: make compare COMPARE='--trace FILE'
-COMPARE ?= --rate 40 --requests 3000 --speed 5
+COMPARE ?= --rate 55 --requests 3000 --speed 4
 compare: build envoy peers ## routers on one workload, Envoy's own and others too: target/compare/compare.html
 	@mkdir -p target/compare
 	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json $(COMPARE)
