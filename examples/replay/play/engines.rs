@@ -8,6 +8,10 @@ use std::net::SocketAddr;
 use warmroute::sim::replica::Profile;
 use warmroute::sim::workload::Workload;
 
+/// Longer than vLLM's 5 s. Routers leave an idle connection a second before that, which on a machine
+/// that is too busy is no second: requests would be lost on connections that are just being closed.
+const KEEP_ALIVE_MS: u64 = 60_000;
+
 /// How the replicas are made, or where they are.
 #[derive(Clone, Debug)]
 pub enum Replicas {
@@ -76,6 +80,7 @@ impl Engines {
                 profile: profile.clone(),
                 time_scale: 1.0 / speed,
                 tells_endpoint: true,
+                keep_alive_ms: KEEP_ALIVE_MS,
                 ..MockOptions::default()
             });
             mocks.push(mock.await.map_err(|e| format!("mock replica: {e}"))?);
@@ -84,16 +89,6 @@ impl Engines {
             addresses: mocks.iter().map(Mock::addr).collect(),
             mocks,
         })
-    }
-
-    /// Whether the replicas name themselves in their answers.
-    pub fn tell_endpoints(&self) -> bool {
-        !self.mocks.is_empty()
-    }
-
-    /// The mock replicas, if it is them.
-    pub fn mocks(&self) -> &[Mock] {
-        &self.mocks
     }
 
     /// The counters so far. An engine without metrics leaves its part out.
