@@ -56,7 +56,7 @@ pub struct Machine {
 pub struct Busy {
     /// All there was to do.
     pub machine: f64,
-    /// Client and mock replicas, which are this process.
+    /// What this process did of it: the client and, if there are any, the mock replicas.
     pub own: f64,
 }
 

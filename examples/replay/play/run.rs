@@ -87,7 +87,7 @@ async fn fill(
     };
     let engines = Engines::start(&replicas, &setting.model, workload).await?;
     run.endpoints = engines.addresses.iter().map(ToString::to_string).collect();
-    let mut router = match through {
+    let router = match through {
         Through::Started(name) => tokio::select! {
             started = Router::start(*name, &engines.addresses, setting.start) => Some(started?),
             () = stopped(&mut stop) => {
@@ -109,59 +109,63 @@ async fn fill(
         speed: setting.speed,
         endpoints: run.endpoints.clone(),
     };
-    let counted = engines.counters().await;
+    run.notes.extend(name_note(through));
+    measure(run, &order, &engines, router, stop, over).await;
+    engines.stop().await;
+    Ok(())
+}
+
+/// Sends, and takes down what that cost.
+async fn measure(
+    run: &mut Run,
+    order: &Order,
+    engines: &Engines,
+    mut router: Option<Router>,
+    stop: watch::Receiver<bool>,
+    over: &dyn Fn(),
+) {
+    let before = engines.counters().await;
     let cost = router.as_ref().and_then(Router::cost);
     let machine = Machine::now();
-    let sent = send(&order, stop, over).await;
+    let sent = send(order, stop, over).await;
     let busy = machine.and_then(|before| Some(Machine::now()?.since(before)));
     run.cost = cost::between(cost, router.as_ref().and_then(Router::cost));
-    let counters = engines.counters().await;
-    run.notes.extend(name_note(through));
+    let after = engines.counters().await;
     run.notes.push(sender_note(&sent, busy));
     if let Some(last) = router.as_mut().and_then(Router::last_words) {
         run.notes
             .push(format!("The router ended during the run: {last}"));
     }
-    add_calls(run, &counters, &counted);
-    take(run, sent);
-    cached_by_counters(run, &counters, &counted);
-    drop(router);
-    engines.stop().await;
-    Ok(())
+    add_calls(run, &after, &before);
+    take(run, sent, after.hit_rate_since(&before));
 }
 
-fn take(run: &mut Run, sent: Sent) {
-    let known = sent.cached_known.iter().filter(|known| **known).count();
-    let answered = sent
-        .served
-        .iter()
-        .filter(|served| served.error.is_none())
-        .count();
-    let placed = sent
-        .served
-        .iter()
-        .filter(|served| served.endpoint.is_some())
-        .count();
+/// Takes over the requests; `hit_rate` is what the engines' own counters say.
+fn take(run: &mut Run, sent: Sent, hit_rate: Option<f64>) {
+    let is_answered = sent.served.iter().any(|served| served.error.is_none());
+    let is_placed = sent.served.iter().any(|served| served.endpoint.is_some());
+    let is_known = sent.cached_known.contains(&true);
     run.unsent = sent.unsent;
     run.served = sent.served;
-    if answered > 0 && placed == 0 {
-        run.notes
-            .push("The answers do not say which endpoint served them.".to_owned());
+    if !is_answered {
+        return;
     }
-    if answered > 0 && known == 0 {
-        run.notes
-            .push("The engine does not say how many tokens of a prompt were cached.".to_owned());
+    if !is_placed {
+        let note = "The answers do not say which endpoint served them.";
+        run.notes.push(note.to_owned());
+    }
+    match hit_rate {
+        _ if is_known => {}
+        Some(rate) => spread_cached(run, rate),
+        None => {
+            let note = "Nobody says how many tokens of a prompt were cached.";
+            run.notes.push(note.to_owned());
+        }
     }
 }
 
-/// Where no answer said what was cached, the engines' own counters do, for the run as a whole.
-fn cached_by_counters(run: &mut Run, after: &Counters, before: &Counters) {
-    if run.served.iter().any(|served| served.cached_tokens > 0) {
-        return;
-    }
-    let Some(rate) = after.hit_rate_since(before) else {
-        return;
-    };
+/// Where no answer says what was cached, the engines' own counters do, for the run as a whole.
+fn spread_cached(run: &mut Run, rate: f64) {
     for served in &mut run.served {
         served.cached_tokens = (f64::from(served.prompt_tokens) * rate).round() as u32;
     }
@@ -219,7 +223,7 @@ fn sender_note(sent: &Sent, busy: Option<Busy>) -> String {
     let busy = busy.map_or_else(String::new, |busy| {
         let percent = |share: f64| (share * 100.0).round();
         let (machine, own) = (percent(busy.machine), percent(busy.own));
-        format!("; the machine was {machine} % busy, {own} % with client and mock replicas")
+        format!("; the machine was {machine} % busy, {own} % with this program")
     });
     let caution = match p99 > LATE_MOST_MS {
         true => " That is too late to trust the latencies: use a lower --speed or rate.",
