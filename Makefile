@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo compare figures tools clean \
+.PHONY: help build check test demo demo-vllm vllm compare figures portfolio tools clean \
         rust envoy node wasm-bindgen python browser peers test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
@@ -78,6 +78,9 @@ test-readme: build envoy
 demo: build envoy ## a chat load through Envoy on four mock replicas, under each policy
 	@$(CARGO) run --profile tools --example demo -- $(DEMO)
 
+demo-vllm: build envoy vllm ## a public trace through Envoy on two real vLLM replicas, beside its simulation (8 GB of disk and memory)
+	@$(CARGO) run --profile tools --example demo_vllm -- --figures $(DEMO_VLLM)
+
 # Another trace, say: make compare COMPARE='--trace FILE'
 COMPARE ?= --rate 55 --requests 3000 --speed 4
 compare: build envoy peers ## routers on one workload, Envoy's own and others too: target/compare/compare.html
@@ -90,6 +93,12 @@ figures: build envoy ## measures and prints `FIGURE name value` lines
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	exit $$code
+
+portfolio: rust ## every policy and other routers' algorithms over many workloads, in virtual time
+	@$(CARGO) run --profile tools --example portfolio -- $(PORTFOLIO)
+
+vllm: ## fetches vLLM for the CPU (3.7 GB)
+	@examples/vllm/install.sh --install >/dev/null
 
 tools: node rust envoy wasm-bindgen python browser peers ## fetches what the other targets need, ahead of time
 

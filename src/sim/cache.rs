@@ -6,6 +6,7 @@
 //! recently used goes first, and of one request the tail goes before the head, as vLLM's block
 //! pool does (`BlockPool.free_blocks` is given a request's blocks in reverse order).
 
+use super::workload::mix;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -27,6 +28,8 @@ impl Hasher for IdHasher {
     }
 }
 
+/// Seed of the ids of blocks that are not shared.
+const UNSHARED: u64 = 0x756e_7368_6172_6564;
 const NONE: u32 = u32::MAX;
 
 /// One cached block. `older`/`newer` link the unreferenced blocks by age.
@@ -50,9 +53,11 @@ pub struct BlockCache {
     by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
     slots: Vec<Slot>,
     vacant: Vec<u32>,
+    /// Ids given so far to blocks that are not shared.
+    unshared: u64,
     /// Blocks with an id that someone holds.
     held_blocks: u32,
-    /// Blocks without an id (decode, not yet computed prefill, duplicates).
+    /// Blocks without an id: not full yet.
     anonymous_blocks: u32,
     oldest: u32,
     newest: u32,
@@ -66,6 +71,7 @@ impl BlockCache {
             by_id: HashMap::default(),
             slots: Vec::new(),
             vacant: Vec::new(),
+            unshared: 0,
             held_blocks: 0,
             anonymous_blocks: 0,
             oldest: NONE,
@@ -168,8 +174,8 @@ impl BlockCache {
         self.anonymous_blocks = self.anonymous_blocks.saturating_sub(count);
     }
 
-    /// Names one allocated block, which others can find from now on. `None` if the id is cached
-    /// already: the caller then keeps its duplicate without an id.
+    /// Names one allocated block, which others can find from now on. `None`, and nothing done, if the
+    /// id is cached already: the caller has a duplicate.
     pub fn name(&mut self, id: u64) -> Option<BlockRef> {
         if self.anonymous_blocks == 0 || self.by_id.contains_key(&id) {
             return None;
@@ -195,6 +201,14 @@ impl BlockCache {
         self.held_blocks = self.held_blocks.saturating_add(1);
         self.by_id.insert(id, index);
         Some(BlockRef(index))
+    }
+
+    /// Names one allocated block such that nobody finds it, but it ages like any other. `None` if no
+    /// block without an id is left.
+    pub fn name_unshared(&mut self) -> Option<BlockRef> {
+        self.unshared = self.unshared.wrapping_add(1);
+        // Ids of chains are hashes, as this one is: they meet about once in 2^64.
+        self.name(mix(UNSHARED, self.unshared))
     }
 
     fn evict_oldest(&mut self) {
@@ -263,6 +277,24 @@ mod tests {
         assert_eq!(cache.matched_blocks(&[11, 12, 13]), 3);
         cache.free(2);
         assert_eq!(cache.free_blocks(), 6);
+    }
+
+    #[test]
+    fn an_unshared_block_is_found_by_nobody_and_ages_like_any_other() {
+        let mut cache = BlockCache::new(4);
+        assert!(cache.name_unshared().is_none(), "there is none to name");
+        assert!(cache.allocate(2));
+        let (first, second) = (cache.name_unshared(), cache.name_unshared());
+        assert_ne!(first, second);
+        cache.release(second.unwrap());
+        cache.release(first.unwrap());
+        assert_eq!((cache.used_blocks(), cache.cached_blocks()), (0, 2));
+        run(&mut cache, &[1, 2]);
+        assert_eq!(cache.cached_blocks(), 4);
+        assert!(cache.allocate(2));
+        assert_eq!(cache.matched_blocks(&[1, 2]), 2, "the older two went first");
+        cache.free(2);
+        assert_eq!(cache.free_blocks(), 4);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod fleet;
+pub mod peers;
 pub mod profiles;
 pub mod record;
 pub mod replica;

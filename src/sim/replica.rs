@@ -10,8 +10,9 @@
 //!
 //! A request is admitted when the blocks of its whole prompt are there (vLLM admits on the first
 //! chunk and may preempt more); blocks for output are taken as it grows, and when none is left
-//! the last admitted request is preempted and computed again later. Blocks of generated tokens
-//! are not shared; a follow-up prompt brings its own.
+//! the last admitted request is preempted and computed again later. Full blocks of generated tokens
+//! stay cached and age like those of prompts, but are never found: a follow-up prompt brings its
+//! own.
 //!
 //! The model does no I/O. Call [`Replica::submit`] and [`Replica::abort`] with the time, and
 //! [`Replica::advance`] at (or after) [`Replica::next_event_us`].
@@ -34,7 +35,7 @@ pub struct Profile {
     pub token_budget: u32,
     /// Most sequences in one step (vLLM's `--max-num-seqs`).
     pub max_running: u32,
-    /// Blocks of KV cache (vLLM's `num_gpu_blocks`).
+    /// Blocks of KV cache (vLLM's `num_gpu_blocks`, of which vLLM keeps one to itself).
     pub blocks: u32,
     /// Tokens in a block (vLLM's `--block-size`, 16 by default on GPUs).
     pub block_tokens: u32,
@@ -203,11 +204,11 @@ struct Sequence {
     cached_tokens: u32,
     admitted_us: Option<u64>,
     in_step: bool,
-    /// Blocks of the chain we hold, head first.
+    /// Full blocks we hold, head first.
     held: Vec<BlockRef>,
-    /// Blocks we hold without an id.
+    /// Blocks we hold without an id: those that are not full.
     anonymous_blocks: u32,
-    /// How much of the chain has been looked up or named.
+    /// How many full blocks have been looked up or named.
     named_blocks: u32,
 }
 
@@ -549,23 +550,30 @@ fn schedule(sequence: &mut Sequence, cache: &mut BlockCache, profile: &Profile, 
         batch.budget_tokens -= 1;
         batch.decodes += 1;
         batch.context_tokens += u64::from(sequence.computed_tokens);
+        name_full_blocks(sequence, cache, profile);
         return;
     }
     let chunk = missing.min(batch.budget_tokens);
     sequence.computed_tokens += chunk;
     batch.budget_tokens -= chunk;
     batch.prefill_tokens += u64::from(chunk);
-    // As vLLM, blocks are found by others from the moment they are scheduled.
+    name_full_blocks(sequence, cache, profile);
+}
+
+/// As in vLLM, blocks are cached from the moment they are scheduled to be filled. What has no id in
+/// the chain, or one that is cached already, gets one that nobody looks for: it takes its place in
+/// the cache all the same.
+fn name_full_blocks(sequence: &mut Sequence, cache: &mut BlockCache, profile: &Profile) {
     let full = sequence.computed_tokens / profile.block_tokens;
-    let from = sequence.named_blocks;
-    let fresh = full.saturating_sub(from) as usize;
-    for id in sequence.job.chain.iter().skip(from as usize).take(fresh) {
-        if let Some(block) = cache.name(*id) {
+    for index in sequence.named_blocks..full {
+        let id = sequence.job.chain.get(index as usize);
+        let shared = id.and_then(|id| cache.name(*id));
+        if let Some(block) = shared.or_else(|| cache.name_unshared()) {
             sequence.held.push(block);
-            sequence.anonymous_blocks -= 1;
+            sequence.anonymous_blocks = sequence.anonymous_blocks.saturating_sub(1);
         }
     }
-    sequence.named_blocks = full.max(from);
+    sequence.named_blocks = full.max(sequence.named_blocks);
 }
 
 fn add_token(sequence: &mut Sequence, counters: &mut Gauges, at_us: u64, events: &mut Vec<Event>) {

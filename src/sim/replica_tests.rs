@@ -263,3 +263,48 @@ proptest::proptest! {
         proptest::prop_assert_eq!(gauges.generation_tokens as usize, tokens);
     }
 }
+
+/// vLLM 0.32: `AsyncScheduler._update_request_with_output` caches the blocks of generated tokens, and
+/// `BlockPool.free_blocks` puts what is cached at the end of the queue for eviction.
+#[test]
+fn generated_tokens_push_prompts_out_of_the_cache() {
+    let cached_after = |output_tokens| {
+        let mut replica = Replica::new(Profile {
+            blocks: 12,
+            ..profile()
+        });
+        // Four blocks of prompt to be kept, four of another prompt, and what that one generates.
+        for (id, root, output_tokens) in [(1, 1, 1), (2, 2, output_tokens), (3, 3, 1)] {
+            let at_us = id * 100_000_000;
+            replica
+                .submit(at_us, job(id, root, 64, output_tokens))
+                .unwrap();
+            run(&mut replica);
+        }
+        replica.submit(900_000_000, job(4, 1, 65, 1)).unwrap();
+        first(&run(&mut replica), 4).1
+    };
+    // The last token of an answer is never computed, so that one more is needed to fill a block.
+    assert_eq!(cached_after(16), 64);
+    assert_eq!(cached_after(17), 48);
+    assert_eq!(cached_after(48), 32);
+}
+
+/// vLLM computes the last block of a prompt again even if it is cached, and caches the copy too.
+#[test]
+fn the_copy_of_a_cached_block_takes_a_place_of_its_own() {
+    let mut replica = Replica::new(Profile {
+        blocks: 9,
+        ..profile()
+    });
+    for (id, root) in [(1, 1), (2, 2), (3, 2)] {
+        let at_us = id * 100_000_000;
+        replica.submit(at_us, job(id, root, 64, 1)).unwrap();
+        run(&mut replica);
+    }
+    // Four blocks of each, and the copy: all nine places are taken, and none was taken away.
+    assert_eq!(replica.matched_tokens(&job(0, 1, 64, 1).chain), 64);
+    replica.submit(900_000_000, job(4, 3, 16, 1)).unwrap();
+    run(&mut replica);
+    assert_eq!(replica.matched_tokens(&job(0, 1, 64, 1).chain), 48);
+}

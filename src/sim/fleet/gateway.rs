@@ -5,6 +5,7 @@ use std::rc::Rc;
 use crate::balancer::Balancer;
 use crate::config::Config;
 use crate::poller::Poller;
+use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::session::{Effects, Input, Moment, Session, StreamView};
 use crate::sim::replica::{Gauges, Replica};
 use crate::state::memory::MemoryStore;
@@ -51,6 +52,16 @@ impl Gateway {
     pub(super) fn worker_of(&self, random: u64) -> usize {
         let workers = self.workers.len() as u64;
         random.checked_rem(workers).unwrap_or(0) as usize
+    }
+
+    /// What a worker's scanner makes of the body of a chat completion.
+    pub(super) fn scan(&self, worker: usize, body: &str) -> InferenceRequest {
+        let Some(balancer) = self.workers.get(worker) else {
+            return InferenceRequest::unknown(Api::ChatCompletions, Scan::Unread);
+        };
+        let mut scanner = RequestScanner::new(Api::ChatCompletions, &balancer.config().scan);
+        scanner.push(body.as_bytes());
+        scanner.finish()
     }
 
     /// What a worker does with an input of one of its streams.

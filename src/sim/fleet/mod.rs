@@ -6,23 +6,28 @@
 //! request comes as the scanner would have read it), networks (nothing takes time on the way) and
 //! Envoy's own work.
 //!
+//! In place of the gateways, another project's algorithm can route ([`crate::sim::peers`]).
+//!
 //! One thread, no clock but the events' own, and all randomness from one seed: the same arguments
 //! give the same bytes.
 
 mod check;
+mod desk;
 mod gateway;
 mod options;
+mod send;
 mod stream;
 
-pub use options::{FleetError, FleetOptions, POLICIES, policy};
+pub use options::{FleetError, FleetOptions, POLICIES, Reading, policy};
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use self::desk::Desk;
 use self::gateway::{Gateway, TICK_US};
 use self::stream::Stream;
 use super::record::{Run, Served};
-use super::replica::{Detail, Event, Gauges, Job, Replica};
+use super::replica::{Event, Gauges, Replica};
 use super::workload::{Request, Start, Workload};
 use crate::random::Random;
 
@@ -42,7 +47,12 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Request(u32),
-    Tick { gateway: usize, worker: usize },
+    Tick {
+        gateway: usize,
+        worker: usize,
+    },
+    /// The peer asks for gauges.
+    Scrape,
 }
 
 /// Runs all of `workload` through the fleet.
@@ -61,8 +71,11 @@ struct Fleet<'a> {
     workload: &'a Workload,
     /// Requests that wait for the end of another, by that one.
     followers: BTreeMap<u32, Vec<u32>>,
+    reading: Reading,
     random: Random,
     gateways: Vec<Gateway>,
+    /// In place of the gateways.
+    peer: Option<Desk>,
     endpoints: BTreeMap<String, u32>,
     replicas: Vec<Replica>,
     due: BinaryHeap<Reverse<(u64, Due)>>,
@@ -75,12 +88,17 @@ struct Fleet<'a> {
 
 impl<'a> Fleet<'a> {
     fn new(options: &FleetOptions, workload: &'a Workload) -> Result<Self, FleetError> {
+        let gateways = options.gateways()?;
+        let endpoints = options.endpoints();
+        let desk = |kind| Desk::new(kind, &options.replicas, &endpoints);
         let mut fleet = Self {
             workload,
             followers: BTreeMap::new(),
+            reading: options.reading,
             random: Random::new(options.seed),
-            gateways: options.gateways()?,
-            endpoints: options.endpoints().into_iter().zip(0..).collect(),
+            gateways,
+            peer: options.peer.map(desk),
+            endpoints: endpoints.into_iter().zip(0..).collect(),
             replicas: options.replicas.iter().cloned().map(Replica::new).collect(),
             due: BinaryHeap::new(),
             streams: workload.requests.iter().map(|_| None).collect(),
@@ -103,6 +121,10 @@ impl<'a> Fleet<'a> {
                 let tick = Due::Tick { gateway, worker };
                 fleet.due.push(Reverse((first_us, tick)));
             }
+        }
+        if let Some(peer) = &fleet.peer {
+            let first_us = fleet.random.below(peer.scrape_interval_us());
+            fleet.due.push(Reverse((first_us, Due::Scrape)));
         }
         Ok(fleet)
     }
@@ -152,44 +174,13 @@ impl<'a> Fleet<'a> {
                 }
                 self.due.push(Reverse((now_us + TICK_US, due)));
             }
-        }
-    }
-
-    fn send(&mut self, index: u32, now_us: u64) {
-        let Some(request) = self.workload.requests.get(index as usize) else {
-            return;
-        };
-        let gateway = self.random.below(self.gateways.len() as u64) as usize;
-        let random = (self.random.bits(), self.random.bits());
-        let Some(gateway_state) = self.gateways.get_mut(gateway) else {
-            return;
-        };
-        let mut stream = Stream::new(request, gateway, gateway_state.worker_of(random.0));
-        let picked = stream.ask(gateway_state, now_us, random.1, request);
-        let endpoint = picked.and_then(|address| self.endpoints.get(&address).copied());
-        if let Some(served) = self.served.get_mut(index as usize) {
-            served.endpoint = endpoint;
-            served.prompt_tokens = request.prompt_tokens();
-        }
-        let replica = endpoint.and_then(|endpoint| self.replicas.get_mut(endpoint as usize));
-        let Some(replica) = replica else {
-            self.end(index, now_us, Some("no endpoint was picked"));
-            return;
-        };
-        let job = Job {
-            id: u64::from(index),
-            chain: request.chain(replica.profile().block_tokens),
-            prompt_tokens: request.prompt_tokens(),
-            output_tokens: request.output_tokens,
-            detail: Detail::Ends,
-        };
-        if replica.submit(now_us, job).is_err() {
-            stream.refuse(gateway_state, now_us);
-            self.end(index, now_us, Some("400: longer than the replica's cache"));
-            return;
-        }
-        if let Some(place) = self.streams.get_mut(index as usize) {
-            *place = Some(Box::new(stream));
+            Due::Scrape => {
+                if let Some(peer) = &mut self.peer {
+                    peer.scrape(&self.replicas);
+                    let next_us = now_us + peer.scrape_interval_us();
+                    self.due.push(Reverse((next_us, due)));
+                }
+            }
         }
     }
 
@@ -215,6 +206,9 @@ impl<'a> Fleet<'a> {
             served.first_us = Some(now_us);
             served.cached_tokens = cached_tokens;
         }
+        if let Some(peer) = &mut self.peer {
+            peer.first_token(index);
+        }
         let stream = self.streams.get_mut(index as usize);
         if let Some(stream) = stream.and_then(Option::as_mut)
             && let Some(gateway) = self.gateways.get_mut(stream.gateway)
@@ -227,11 +221,16 @@ impl<'a> Fleet<'a> {
         let stream = self.streams.get_mut(index as usize).and_then(Option::take);
         let served = self.served.get_mut(index as usize);
         let request = self.workload.requests.get(index as usize);
-        let (Some(mut stream), Some(served), Some(request)) = (stream, served, request) else {
+        let (Some(served), Some(request)) = (served, request) else {
             return;
         };
         served.output_tokens = request.output_tokens.max(1);
-        if let Some(gateway) = self.gateways.get_mut(stream.gateway) {
+        if let Some(peer) = &mut self.peer {
+            peer.finished(index);
+        }
+        if let Some(mut stream) = stream
+            && let Some(gateway) = self.gateways.get_mut(stream.gateway)
+        {
             stream.finish(gateway, now_us, served);
         }
         self.end(index, now_us, None);
@@ -264,8 +263,13 @@ impl<'a> Fleet<'a> {
         for gateway in &self.gateways {
             faults.extend(gateway.left_over());
         }
+        faults.extend(self.peer.as_ref().and_then(Desk::left_over));
+        let router = match options.peer {
+            Some(_) => "peer",
+            None => "warmroute",
+        };
         let run = Run {
-            router: "warmroute".to_owned(),
+            router: router.to_owned(),
             policy: options.label(),
             seed: options.seed,
             endpoints: options.endpoints(),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::gateway::Gateway;
 use crate::config::{Config, ConfigError};
 use crate::random::Random;
+use crate::sim::peers::PeerKind;
 use crate::sim::replica::Profile;
 
 /// Every policy by its name in the configuration, the classics first.
@@ -32,15 +33,41 @@ pub fn policy(name: &str) -> Value {
     }
 }
 
+/// How the gateways come to know what a request says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reading {
+    /// From the workload's numbers: fast. Routing keys are equal where those of the text would be,
+    /// but hash to other places on a ring.
+    #[default]
+    Numbers,
+    /// From the chat body that a replay sends, by the scanner: every pick is that of a real gateway
+    /// that sees the same load. The model is called [`Reading::MODEL`].
+    Bodies,
+}
+
+impl Reading {
+    /// What a replay calls the model.
+    pub const MODEL: &'static str = "tiny";
+}
+
 /// A fleet, and the seed of all its chances.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
     /// One for each endpoint; at most 1,000.
     pub replicas: Vec<Profile>,
+    /// Address of each endpoint, in ascending order, on which rings depend; empty for made-up ones.
+    pub addresses: Vec<SocketAddr>,
     /// Capacity weight of each endpoint; empty if all are alike.
     pub weights: Vec<u32>,
     /// The `policy` of the plugin configuration.
     pub policy: Value,
+    /// The `prefix.bytes` of the plugin configuration; `None` for its default.
+    pub prefix_bytes: Option<u32>,
+    /// How requests are read.
+    pub reading: Reading,
+    /// Another project's router, one instance in place of the gateways: policy, weights, gateways,
+    /// workers and interval then mean nothing.
+    pub peer: Option<PeerKind>,
     /// Envoys, which share nothing but the replicas.
     pub gateways: u32,
     /// Worker threads of each Envoy.
@@ -56,8 +83,12 @@ impl FleetOptions {
     pub fn new(replicas: Vec<Profile>, policy: Value) -> Self {
         Self {
             replicas,
+            addresses: Vec::new(),
             weights: Vec::new(),
             policy,
+            prefix_bytes: None,
+            reading: Reading::Numbers,
+            peer: None,
             gateways: 1,
             workers: 2,
             scrape_interval_ms: 1_000,
@@ -68,6 +99,9 @@ impl FleetOptions {
     /// The policy as reports call it: its name, with its settings if it has any of its own.
     pub fn label(&self) -> String {
         let name = self.policy.get("name").and_then(Value::as_str);
+        if let Some(peer) = self.peer {
+            return peer.name().to_owned();
+        }
         match name {
             Some(name) if policy(name) == self.policy => name.to_owned(),
             _ => self.policy.to_string(),
@@ -76,6 +110,9 @@ impl FleetOptions {
 
     /// Names of the endpoints, in the order of the replicas.
     pub(super) fn endpoints(&self) -> Vec<String> {
+        if !self.addresses.is_empty() {
+            return self.addresses.iter().map(SocketAddr::to_string).collect();
+        }
         let address = |number: u32| {
             let [_, _, high, low] = number.to_be_bytes();
             SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low)), 8_000)
@@ -86,6 +123,7 @@ impl FleetOptions {
             .collect()
     }
 
+    /// The gateways; none if a peer is in their place.
     pub(super) fn gateways(&self) -> Result<Vec<Gateway>, FleetError> {
         const MOST: u32 = 1_000;
         let within = |what, count| match count {
@@ -96,6 +134,14 @@ impl FleetOptions {
             "replicas",
             u32::try_from(self.replicas.len()).unwrap_or(u32::MAX),
         )?;
+        if !self.addresses.is_empty()
+            && (self.addresses.len() != self.replicas.len() || !self.addresses.is_sorted())
+        {
+            return Err(FleetError::Addresses);
+        }
+        if self.peer.is_some() {
+            return Ok(Vec::new());
+        }
         within("gateways", self.gateways)?;
         within("workers", self.workers)?;
         let config = Rc::new(Config::parse(self.config().to_string().as_bytes())?);
@@ -113,6 +159,9 @@ impl FleetOptions {
             .map(|(index, address)| json!({"address": address, "weight": weight(index)}))
             .collect();
         let mut config = json!({"endpoints": endpoints, "policy": self.policy});
+        if let (Some(bytes), Some(config)) = (self.prefix_bytes, config.as_object_mut()) {
+            config.insert("prefix".to_owned(), json!({ "bytes": bytes }));
+        }
         if self.scrape_interval_ms > 0
             && let Some(config) = config.as_object_mut()
         {
@@ -133,6 +182,8 @@ pub enum FleetError {
         /// How many.
         count: u32,
     },
+    /// Not one address for each replica, or not in ascending order.
+    Addresses,
     /// The policy, or something else that goes into the plugin configuration.
     Config(ConfigError),
     /// A request waits for one that comes later, or for itself.
@@ -154,6 +205,7 @@ impl fmt::Display for FleetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count { what, count } => write!(f, "{count} {what}: 1 to 1,000 are possible"),
+            Self::Addresses => write!(f, "addresses: one for each replica, in ascending order"),
             Self::Config(error) => write!(f, "{error}"),
             Self::Order { request, after } => {
                 write!(f, "request {request} cannot wait for request {after}")

@@ -1,10 +1,12 @@
 //! One request's way through a gateway: the inputs that Envoy would give to its session.
 
 use super::gateway::{EPOCH_US, Gateway};
+use super::options::Reading;
 use crate::prefix::PromptDigest;
 use crate::request::{Api, InferenceRequest, Scan};
 use crate::session::{Input, Rest, Session, StreamView};
 use crate::sim::record::Served;
+use crate::sim::workload::text::chat_body;
 use crate::sim::workload::{Request, Role, mix};
 use crate::steer::Steer;
 
@@ -37,8 +39,12 @@ impl Stream {
         now_us: u64,
         random: u64,
         request: &Request,
+        reading: Reading,
     ) -> Option<String> {
-        let read = as_scanned(request);
+        let read = match reading {
+            Reading::Numbers => as_scanned(request),
+            Reading::Bodies => gateway.scan(self.worker, &chat_body(request, Reading::MODEL)),
+        };
         let view = self.view(now_us, None);
         let input = Input::Request(&read);
         let effects = gateway.handle(self.worker, &mut self.session, random, &view, input);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sim::peers::PeerKind;
 use crate::sim::replica::Profile;
 use crate::sim::workload::{Role, Segment, chat, lora, rag, uniform};
 
@@ -66,6 +67,46 @@ fn every_policy_conserves_work_with_any_number_of_gateways_and_workers() {
             assert!(hit_rate(&outcome) > 0.05, "{name}");
             assert_eq!(outcome.run.policy, name);
         }
+    }
+}
+
+#[test]
+fn every_peer_conserves_work_and_does_the_same_twice() {
+    let mut workload = chats(300, 20, 30_000);
+    // One that no cache holds, which every router has to get over.
+    workload.requests[7].prompt[1].tokens = 1_000_000;
+    for kind in PeerKind::ALL {
+        let options = FleetOptions {
+            peer: Some(kind),
+            ..fleet(4, "round_robin")
+        };
+        let outcome = run(&options, &workload).unwrap();
+        assert_eq!(outcome.faults, Vec::<String>::new(), "{}", kind.name());
+        assert_eq!(outcome.run.policy, kind.name());
+        assert_eq!(outcome.run.router, "peer");
+        let served = &outcome.run.served;
+        assert_eq!(served.iter().filter(|one| one.error.is_some()).count(), 1);
+        assert!(hit_rate(&outcome) > 0.05, "{}", kind.name());
+        assert_eq!(
+            run(&options, &workload).unwrap(),
+            outcome,
+            "{}",
+            kind.name()
+        );
+    }
+}
+
+#[test]
+fn peers_that_look_for_prefixes_find_more_than_turns_do() {
+    let workload = chats(310, 31, 100_000);
+    let turns = hit_rate(&run_whole(&fleet(4, "round_robin"), &workload));
+    for kind in PeerKind::ALL {
+        let options = FleetOptions {
+            peer: Some(kind),
+            ..fleet(4, "round_robin")
+        };
+        let found = hit_rate(&run_whole(&options, &workload));
+        assert!(found > turns + 0.05, "{}: {found} to {turns}", kind.name());
     }
 }
 
@@ -189,6 +230,44 @@ fn one_replica_waits_as_queueing_theory_says() {
         let theory_us = load * service_us / (2.0 * (1.0 - load));
         let error = (mean_us / theory_us - 1.0).abs();
         assert!(error < 0.03, "at {load}: {mean_us} us, not {theory_us}");
+    }
+}
+
+#[test]
+fn picks_from_bodies_and_from_numbers_send_the_same_requests_together() {
+    // The first message of the user is 640 tokens, of which the key takes the first 1,024 bytes.
+    let workload = chats(200, 20, 400_000);
+    let together = |reading| {
+        let options = FleetOptions {
+            reading,
+            ..fleet(4, "prefix_hash")
+        };
+        let outcome = run_whole(&options, &workload);
+        let picks = outcome.run.served.iter().map(|served| served.endpoint);
+        picks.collect::<Vec<_>>()
+    };
+    let (numbers, bodies) = (together(Reading::Numbers), together(Reading::Bodies));
+    for picks in [&numbers, &bodies] {
+        for session in 0..20 {
+            let of_session: Vec<_> = picks.iter().skip(session).step_by(20).collect();
+            let kept = of_session.windows(2).filter(|pair| pair[0] == pair[1]);
+            assert!(kept.count() >= 8, "session {session}: {of_session:?}");
+        }
+    }
+    assert_ne!(numbers, bodies, "the text hashes to other places");
+}
+
+#[test]
+fn endpoints_have_the_addresses_that_were_given() {
+    let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let mut options = fleet(2, "round_robin");
+    options.addresses = vec![at(9_201), at(9_202)];
+    let outcome = run_whole(&options, &chats(10, 2, 100_000));
+    assert_eq!(outcome.run.endpoints, ["127.0.0.1:9201", "127.0.0.1:9202"]);
+    assert_eq!(per_endpoint(&outcome), [5, 5]);
+    for addresses in [vec![at(9_201)], vec![at(9_202), at(9_201)]] {
+        options.addresses = addresses;
+        assert_eq!(run(&options, &chats(1, 1, 1)), Err(FleetError::Addresses));
     }
 }
 
