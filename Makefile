@@ -7,8 +7,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo demo-vllm vllm figures portfolio tools clean \
-        rust envoy node wasm-bindgen python browser test-native test-wasm test-e2e test-readme
+.PHONY: help build check test demo demo-vllm vllm compare figures portfolio tools clean \
+        rust envoy node wasm-bindgen python browser peers test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
 
@@ -67,7 +67,7 @@ test-wasm: rust wasm-bindgen
 	$(say) 'core tests in wasm, under Node'
 	@tests/run-wasm.sh
 
-test-e2e: build envoy python browser
+test-e2e: build envoy python browser peers
 	$(say) 'end to end, on a real Envoy and in a real browser'
 	@$(CARGO) test $(addprefix --test ,$(E2E_TESTS))
 
@@ -80,6 +80,12 @@ demo: build envoy ## a chat load through Envoy on four mock replicas, under each
 
 demo-vllm: build envoy vllm ## a public trace through Envoy on two real vLLM replicas, beside its simulation (8 GB of disk and memory)
 	@$(CARGO) run --profile tools --example demo_vllm -- --figures $(DEMO_VLLM)
+
+# Another trace, say: make compare COMPARE='--trace FILE'
+COMPARE ?= --rate 55 --requests 3000 --speed 4
+compare: build envoy peers ## routers on one workload, Envoy's own and others too: target/compare/compare.html
+	@mkdir -p target/compare
+	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json $(COMPARE)
 
 figures: build envoy ## measures and prints `FIGURE name value` lines
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
@@ -94,7 +100,7 @@ portfolio: rust ## every policy and other routers' algorithms over many workload
 vllm: ## fetches vLLM for the CPU (3.7 GB)
 	@examples/vllm/install.sh --install >/dev/null
 
-tools: node rust envoy wasm-bindgen python browser ## fetches what the other targets need, ahead of time
+tools: node rust envoy wasm-bindgen python browser peers ## fetches what the other targets need, ahead of time
 
 clean: ## removes target/ (the cache of tools stays: $WARMROUTE_CACHE, else ~/.cache/warmroute)
 	@$(CARGO) clean
@@ -139,3 +145,6 @@ python:
 	  { python3 -m venv '$(WARMROUTE_CACHE)/python' && '$(WARMROUTE_PYTHON)' -m pip install --disable-pip-version-check --quiet 'openai==$(OPENAI_VERSION)'; } >"$$log" 2>&1 \
 	    || { echo "python3 cannot install openai $(OPENAI_VERSION): $$(grep -v '^[[:space:]]*$$' "$$log" | tail -n 1)" >&2; exit 1; }; \
 	fi
+
+peers:
+	@examples/replay/find-peers.sh --install

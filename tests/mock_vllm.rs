@@ -790,6 +790,92 @@ async fn a_connection_without_a_request_is_closed() {
     mock.stop().await;
 }
 
+/// The ids under `key` in the answer to a chat with this text.
+async fn token_ids(mock: &Mock, path: &str, key: &str, text: &str) -> Vec<u64> {
+    let messages = serde_json::json!([{"role": "user", "content": text}]);
+    let body = serde_json::json!({"model": "tiny", "messages": messages, "max_tokens": 3});
+    let reply = post(mock, path, &[], &body.to_string()).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let ids = reply.json()[key].clone();
+    serde_json::from_value(ids).unwrap()
+}
+
+#[tokio::test]
+async fn equal_beginnings_have_equal_tokens_and_different_ones_do_not() {
+    let mock = start().await;
+    for (path, key) in [
+        ("/tokenize", "tokens"),
+        ("/v1/chat/completions/render", "token_ids"),
+    ] {
+        // Four bytes a token, and a header that is no multiple of it.
+        let short = token_ids(&mock, path, key, &"warm ".repeat(40)).await;
+        let long = token_ids(&mock, path, key, &"warm ".repeat(80)).await;
+        let other = token_ids(&mock, path, key, &"cold ".repeat(40)).await;
+        assert!(short.len() >= 50 && long.len() >= 100, "{path}");
+        // The last tokens of the short one are those of its end.
+        let shared = short.iter().zip(&long).take_while(|(a, b)| a == b).count();
+        assert!(shared >= 50, "{path}: {shared} of {}", short.len());
+        let shared = short.iter().zip(&other).take_while(|(a, b)| a == b).count();
+        assert!(shared <= 3, "{path}: {shared}");
+        assert!(long.iter().all(|id| *id < 128_000), "{path}");
+    }
+    mock.stop().await;
+}
+
+#[tokio::test]
+async fn a_rendered_prompt_has_the_tokens_that_the_engine_counts() {
+    let mock = start().await;
+    let body = short(2, "");
+    let rendered = post(&mock, "/v1/chat/completions/render", &[], &body)
+        .await
+        .json();
+    let answered = post(&mock, CHAT, &[], &body).await.json();
+    let count = rendered["token_ids"].as_array().unwrap().len();
+    assert_eq!(answered["usage"]["prompt_tokens"], count);
+    assert_eq!(rendered["model"], "tiny");
+    assert_eq!(rendered["sampling_params"]["max_tokens"], 2);
+    mock.stop().await;
+}
+
+#[tokio::test]
+async fn calls_other_than_inference_are_counted_by_path() {
+    let mock = start().await;
+    assert!(mock.other_calls().is_empty());
+    let body = short(2, "");
+    post(&mock, CHAT, &[], &body).await;
+    post(&mock, "/v1/chat/completions/render", &[], &body).await;
+    post(&mock, "/mock/faults", &[], "").await;
+    for path in ["/health", "/health", "/get_load", "/server_info"] {
+        get(&mock, path).await;
+    }
+    let calls: Vec<(String, u64)> = mock.other_calls().into_iter().collect();
+    let counted = [
+        ("/health", 2),
+        ("/v1/chat/completions/render", 1),
+        ("others", 2),
+    ];
+    assert_eq!(calls, counted.map(|(path, calls)| (path.to_owned(), calls)));
+    assert_eq!(mock.totals().requests, 1);
+    mock.stop().await;
+}
+
+#[tokio::test]
+async fn a_replica_that_tells_its_endpoint_does_so_in_streams_and_errors() {
+    let mock = Mock::start(MockOptions {
+        tells_endpoint: true,
+        ..MockOptions::default()
+    })
+    .await
+    .unwrap();
+    let own = mock.addr().to_string();
+    for body in [short(2, r#","stream":true"#), "no JSON".to_owned()] {
+        let reply = post(&mock, CHAT, &[], &body).await;
+        assert_eq!(reply.header("x-mock-endpoint"), Some(own.as_str()));
+        assert_eq!(reply.header("x-mock-body-sha256"), None);
+    }
+    mock.stop().await;
+}
+
 #[tokio::test]
 async fn what_arrived_can_be_seen_and_echoed() {
     let mock = start().await;

@@ -52,6 +52,9 @@ struct Arguments {
     /// How long a connection without a request stays open.
     #[arg(long, default_value_t = 5_000)]
     keep_alive_ms: u64,
+    /// Name this replica in the header x-mock-endpoint of every answer.
+    #[arg(long)]
+    tells_endpoint: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -90,6 +93,7 @@ async fn serve(arguments: Arguments, listen: SocketAddr) -> std::io::Result<()> 
         time_scale: arguments.time_scale,
         max_num_queued_reqs: arguments.max_num_queued_reqs,
         keep_alive_ms: arguments.keep_alive_ms,
+        tells_endpoint: arguments.tells_endpoint,
     })
     .await?;
     println!("mock replica ready on {}", mock.addr());

@@ -1,8 +1,10 @@
-//! The small endpoints: models, tokenizer.
+//! The small endpoints: models, tokenizer, rendering of prompts.
 
 use super::Shared;
-use super::prompt::count_tokens;
+use super::prompt::{text_of, token_ids};
 use serde_json::Value;
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub fn models(shared: &Shared) -> String {
@@ -32,15 +34,47 @@ fn model_card(name: &str, parent: &str, max_model_len: &str) -> String {
     )
 }
 
-/// The ids are the tokens' positions: nobody can read anything from them.
+/// Nobody can read the text from the ids, but equal beginnings have equal ones.
 pub fn tokenize(shared: &Shared, body: &Value) -> String {
-    let count = count_tokens(body);
-    let tokens: Vec<String> = (0..count).map(|id| id.to_string()).collect();
+    let (count, tokens) = tokens(body);
     format!(
-        r#"{{"count":{count},"max_model_len":{},"tokens":[{}],"token_strs":null}}"#,
+        r#"{{"count":{count},"max_model_len":{},"tokens":[{tokens}],"token_strs":null}}"#,
         shared.limits.max_model_len,
-        tokens.join(",")
     )
+}
+
+/// `/v1/chat/completions/render`: the prompt as tokens, in vLLM's form of a request to generate from
+/// them (its `GenerateRequest`), without the features of images.
+pub fn render(shared: &Shared, body: &Value) -> String {
+    let (_, tokens) = tokens(body);
+    let number = shared.next_id.fetch_add(1, Ordering::Relaxed);
+    let field = |name: &str| body.get(name).cloned().unwrap_or_default();
+    let model = match field("model") {
+        Value::Null => Value::from(shared.limits.model.as_str()),
+        named => named,
+    };
+    let most = match field("max_completion_tokens") {
+        Value::Null => field("max_tokens"),
+        most => most,
+    };
+    format!(
+        r#"{{"request_id":"chatcmpl-{number:016x}","token_ids":[{tokens}],"features":null,"sampling_params":{{"max_tokens":{most}}},"model":{model},"stream":{},"stream_options":{},"cache_salt":{},"priority":0,"kv_transfer_params":null}}"#,
+        field("stream").as_bool().unwrap_or(false),
+        field("stream_options"),
+        field("cache_salt"),
+    )
+}
+
+/// How many tokens the prompt has, and their ids with commas between.
+fn tokens(body: &Value) -> (usize, String) {
+    let ids = token_ids(&text_of(body));
+    let mut text = String::with_capacity(ids.len() * 7);
+    for (at, id) in ids.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        // Writing into a String cannot fail.
+        let _ = write!(text, "{comma}{id}");
+    }
+    (ids.len(), text)
 }
 
 pub fn detokenize(body: &Value) -> String {

@@ -10,6 +10,8 @@ use xxhash_rust::xxh64::xxh64;
 
 const BYTES_PER_TOKEN: usize = 4;
 const IMAGE_TOKENS: usize = 1_024;
+/// That of Llama 3.
+const VOCABULARY: u64 = 128_000;
 
 /// One prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,13 +20,22 @@ pub struct Prompt {
     pub chain: Vec<u64>,
 }
 
-/// The tokens of a `/tokenize` body.
-pub fn count_tokens(body: &Value) -> u32 {
-    let text = match body.get("messages") {
+/// The text of a `/tokenize` or `/render` body.
+pub fn text_of(body: &Value) -> Vec<u8> {
+    match body.get("messages") {
         Some(_) => chat_text(Api::Chat, body),
         None => raw_prompts(body).into_iter().next().unwrap_or_default(),
-    };
-    tokens_of(&text)
+    }
+}
+
+/// Ids of the text's tokens, [`tokens_of`] many. Each follows from its own bytes alone, so that equal
+/// beginnings have equal ids; ids are below [`VOCABULARY`], as a model's are.
+pub fn token_ids(text: &[u8]) -> Vec<u64> {
+    let id = |token: &[u8]| xxh64(token, 0) % VOCABULARY;
+    match text.is_empty() {
+        true => vec![id(&[])],
+        false => text.chunks(BYTES_PER_TOKEN).map(id).collect(),
+    }
 }
 
 pub fn tokens_of(text: &[u8]) -> u32 {

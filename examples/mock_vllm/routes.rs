@@ -5,7 +5,7 @@ use super::conn::Resetter;
 use super::engine::lock;
 use super::faults::{Fault, Plan};
 use super::infer::{InFlight, infer};
-use super::pages::{detokenize, models, tokenize};
+use super::pages::{detokenize, models, render, tokenize};
 use super::reply::{
     JSON, METRICS, answer_of, bare, detail, error_answer, json_answer, method_not_allowed,
     status_fault,
@@ -38,6 +38,7 @@ enum Route {
     Metrics,
     Tokenize,
     Detokenize,
+    Render,
     MockFaults,
     MockMetrics,
 }
@@ -56,6 +57,7 @@ impl Route {
             "/metrics" => Self::Metrics,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
+            "/v1/chat/completions/render" => Self::Render,
             "/mock/faults" => Self::MockFaults,
             "/mock/metrics" => Self::MockMetrics,
             _ => return None,
@@ -92,6 +94,9 @@ pub async fn answer(
     if matches!(route, Some(Route::MockFaults | Route::MockMetrics)) {
         return Ok(control(&shared, route, &parts, &body));
     }
+    if !inference {
+        count_other(&shared, route, &parts);
+    }
     let digest = record(&shared, &parts, &body);
     let plan = plan_of(&shared, &parts);
     if let Some(ms) = plan.delay_headers_ms {
@@ -109,18 +114,14 @@ pub async fn answer(
     if let Some(seconds) = plan.retry_after_s {
         headers.insert(RETRY_AFTER, seconds.into());
     }
-    if parts
-        .headers
-        .get("x-mock-echo")
-        .is_some_and(|value| value == "1")
-    {
-        for (name, value) in [
-            ("x-mock-body-sha256", digest),
-            ("x-mock-endpoint", shared.address.to_string()),
-        ] {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
-            }
+    let echo = parts.headers.get("x-mock-echo");
+    let echo = echo.is_some_and(|value| value == "1");
+    let digest = echo.then_some(("x-mock-body-sha256", digest));
+    let endpoint =
+        (echo || shared.tells_endpoint).then(|| ("x-mock-endpoint", shared.address.to_string()));
+    for (name, value) in digest.into_iter().chain(endpoint) {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
         }
     }
     let handler = if route.is_some() {
@@ -132,6 +133,19 @@ pub async fn answer(
         .metrics
         .http(handler, parts.method.as_str(), response.status().as_u16());
     Ok(response)
+}
+
+/// Counts a call that is no inference, under its path if that is known: a client's own paths must not
+/// fill the memory.
+fn count_other(shared: &Shared, route: Option<Route>, parts: &Parts) {
+    let path = if route.is_some() {
+        parts.uri.path()
+    } else {
+        "others"
+    };
+    *lock(&shared.other_calls)
+        .entry(path.to_owned())
+        .or_default() += 1;
 }
 
 fn record(shared: &Shared, parts: &Parts, body: &[u8]) -> String {
@@ -237,6 +251,10 @@ async fn route_answer(
         },
         Route::Detokenize => match parse_json(body) {
             Ok(body) => detokenize(&body),
+            Err(error) => return error_answer(&error),
+        },
+        Route::Render => match parse_json(body) {
+            Ok(body) => render(shared, &body),
             Err(error) => return error_answer(&error),
         },
         Route::MockFaults | Route::MockMetrics => "{}".to_owned(),

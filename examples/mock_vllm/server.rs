@@ -30,7 +30,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use metrics::Metrics;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -59,6 +59,9 @@ pub struct MockOptions {
     /// An HTTP/1.1 connection without a request is closed after so long; vLLM's
     /// `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`, 5 s there.
     pub keep_alive_ms: u64,
+    /// Names this replica in every answer, in the header `x-mock-endpoint`. Routers leave headers of
+    /// answers alone, even those that drop the request's.
+    pub tells_endpoint: bool,
 }
 
 impl Default for MockOptions {
@@ -72,6 +75,7 @@ impl Default for MockOptions {
             time_scale: 1.0,
             max_num_queued_reqs: None,
             keep_alive_ms: 5_000,
+            tells_endpoint: false,
         }
     }
 }
@@ -117,6 +121,9 @@ struct Shared {
     in_flight: Arc<AtomicU64>,
     max_num_queued_reqs: Option<u32>,
     keep_alive: Duration,
+    tells_endpoint: bool,
+    /// By path.
+    other_calls: Mutex<BTreeMap<String, u64>>,
     next_id: AtomicU64,
 }
 
@@ -155,6 +162,8 @@ impl Mock {
             in_flight: Arc::default(),
             max_num_queued_reqs: options.max_num_queued_reqs,
             keep_alive: Duration::from_millis(options.keep_alive_ms),
+            tells_endpoint: options.tells_endpoint,
+            other_calls: Mutex::default(),
             next_id: AtomicU64::new(0),
         });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -185,6 +194,12 @@ impl Mock {
             cached_tokens: gauges.cached_tokens,
             output_tokens: gauges.generation_tokens,
         }
+    }
+
+    /// How many calls came that are no inference, by path (`others`: unknown paths), without those to
+    /// `/mock/...`.
+    pub fn other_calls(&self) -> BTreeMap<String, u64> {
+        lock(&self.shared.other_calls).clone()
     }
 
     /// What the replica model says of itself.

@@ -17,8 +17,9 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 const STOP_LIMIT: Duration = Duration::from_secs(6);
 const LOG_TAIL_LINES: usize = 40;
 
-/// Runs Envoy and ends it when standard input closes, which it does even if this process is killed.
-const GUARDED: &str = r#"
+/// Runs `ENVOY`, a quoted command, and ends it when standard input closes, which it does even if this
+/// process is killed.
+pub const GUARDED: &str = r#"
 exec 3<&0
 ENVOY "$@" </dev/null 3<&- & envoy=$!
 { cat <&3 >/dev/null; kill -TERM $envoy; sleep 3; kill -KILL $envoy; } 2>/dev/null & guard=$!
@@ -132,6 +133,11 @@ impl EnvoyProcess {
     /// All metrics as they are now. Envoy merges its workers' histograms every five seconds only.
     pub async fn stats(&self) -> Result<Stats, String> {
         Ok(Stats::parse(&self.admin_get("/stats/prometheus").await?))
+    }
+
+    /// The shell that guards Envoy, which is its child.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether the process still runs.
