@@ -85,13 +85,14 @@ demo-vllm: build envoy vllm ## a public trace through Envoy on two real vLLM rep
 COMPARE ?= --rate 55 --requests 3000 --speed 4
 compare: build envoy peers ## routers on one workload, Envoy's own and others too: target/compare/compare.html
 	@mkdir -p target/compare
-	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json $(COMPARE)
+	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json --figures $(COMPARE)
 
 figures: build envoy ## measures and prints `FIGURE name value` lines
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
 	@code=0; \
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
 	$(CARGO) run --profile tools --example figures || code=$$?; \
+	$(CARGO) run --profile tools --example simulate -- figures || code=$$?; \
 	exit $$code
 
 portfolio: rust ## every policy and other routers' algorithms over many workloads, in virtual time
