@@ -83,8 +83,9 @@ demo-vllm: build envoy vllm ## a public trace through Envoy on two real vLLM rep
 
 # Another trace, say: make compare COMPARE='--trace FILE'
 COMPARE ?= --rate 55 --requests 3000 --speed 4
-compare: build envoy peers ## routers on one workload, Envoy's own and others too: target/compare/compare.html
+compare: build envoy ## routers on one workload, Envoy's own and others too: target/compare/compare.html
 	@mkdir -p target/compare
+	@examples/replay/find-peers.sh --install || echo 'going on without: the report will say so'
 	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json --figures $(COMPARE)
 
 figures: build envoy ## measures and prints `FIGURE name value` lines

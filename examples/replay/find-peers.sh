@@ -54,7 +54,9 @@ install() {
 
 case "${1:-}" in
   --install)
-    for name in vllm-router sglang-router; do install "$name" || exit 1; done
+    code=0
+    for name in vllm-router sglang-router; do install "$name" || code=1; done
+    exit $code
     ;;
   *)
     settle "${1:-}" || { echo "usage: $0 --install | vllm-router | sglang-router" >&2; exit 2; }

@@ -7,6 +7,7 @@ use warmroute::sim::profiles;
 use warmroute::sim::workload::{Workload, chat, rag};
 
 use crate::kubeai::{self, KubeaiArgs};
+use crate::proving::report::ReportArgs;
 
 /// Requests of each timed run.
 const TIMED: u32 = 100_000;
@@ -20,10 +21,11 @@ pub fn run() -> Result<(), String> {
     println!("FIGURE sim_requests_per_second {rate:.0}");
     eprintln!("the slowest of all policies and workloads: {slowest}");
     println!("FIGURE sim_same_seed_identical {}", u8::from(same_seed()?));
-    let comparison = kubeai::comparison(&KubeaiArgs {
+    let (comparison, _) = kubeai::comparison(&KubeaiArgs {
         seeds: vec![1, 2, 3],
         requests: chat::Closed::default().requests,
         blocks: profiles::l4_fp8().blocks,
+        report: ReportArgs::default(),
     })?;
     for threads in [300, 600, 1_200] {
         let cell = |policy| comparison.cell(threads, policy).ok_or("a cell is missing");

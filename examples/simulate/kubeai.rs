@@ -7,35 +7,19 @@
 //! `run.8replicas.ipynb` of the same directory. The workload is described in
 //! `warmroute::sim::workload::chat`.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table};
 use serde_json::{Value, json};
 use warmroute::sim::fleet::{FleetOptions, policy};
 use warmroute::sim::profiles;
-use warmroute::sim::record::{Objective, Run};
+use warmroute::sim::record::{Objective, Run, Study};
 use warmroute::sim::replica::Profile;
 use warmroute::sim::workload::chat;
 
+use crate::kubeai_report;
+use crate::proving::report::ReportArgs;
 use crate::study::{self, Plan};
 
-const THREADS: [u32; 3] = [300, 600, 1_200];
-
-/// KubeAI's own results: mean time to first token in milliseconds, tokens (prompt and output) a
-/// second.
-const PUBLISHED: [(&str, [(f64, f64); 3]); 3] = [
-    (
-        "random",
-        [(126.9, 36_395.0), (2_264.4, 34_655.0), (8_481.5, 31_625.0)],
-    ),
-    (
-        "least_request",
-        [(211.5, 38_005.0), (319.9, 52_381.0), (1_196.0, 59_274.0)],
-    ),
-    (
-        "prefix_hash",
-        [(128.5, 41_521.0), (205.6, 56_933.0), (386.0, 71_812.0)],
-    ),
-];
+/// Chats under way at any time.
+pub const THREADS: [u32; 3] = [300, 600, 1_200];
 
 /// Runs KubeAI's comparison.
 #[derive(clap::Args, Debug)]
@@ -49,6 +33,9 @@ pub struct KubeaiArgs {
     /// Blocks of KV cache of each replica, of 16 tokens.
     #[arg(long, default_value_t = profiles::l4_fp8().blocks)]
     pub blocks: u32,
+    /// The page and the JSON are of the largest number of threads.
+    #[command(flatten)]
+    pub report: ReportArgs,
 }
 
 /// The L4 with KubeAI's engine settings: a step may take 16,384 tokens.
@@ -80,13 +67,13 @@ pub struct Cell {
     pub tokens_per_s: f64,
     pub hit_rate: f64,
     /// By seed, against the same seed under `random`: least and most.
-    ttft_ratios: (f64, f64),
-    throughput_ratios: (f64, f64),
+    pub ttft_ratios: (f64, f64),
+    pub throughput_ratios: (f64, f64),
 }
 
 /// One row for each number of threads and policy.
 pub struct Comparison {
-    rows: Vec<(u32, &'static str, Cell)>,
+    pub rows: Vec<(u32, &'static str, Cell)>,
 }
 
 impl Comparison {
@@ -98,15 +85,22 @@ impl Comparison {
     }
 }
 
-/// Simulates all of it.
+/// Simulates all of it; the study has the runs in the order of the comparison, seed by seed.
 ///
 /// # Errors
 /// As [`study::study`].
-pub fn comparison(args: &KubeaiArgs) -> Result<Comparison, String> {
+pub fn comparison(args: &KubeaiArgs) -> Result<(Comparison, Study), String> {
     let mut plan = Plan {
         title: "KubeAI's comparison".to_owned(),
-        workload: String::new(),
-        fleet: String::new(),
+        workload: format!(
+            "Chats of {:.1} turns in the mean, {} under way at any time.",
+            chat::MEAN_TURNS,
+            THREADS.map(|threads| threads.to_string()).join(", ")
+        ),
+        fleet: format!(
+            "8 x l4-fp8, {} blocks of KV cache, 16,384 tokens a step, modelled.",
+            args.blocks
+        ),
         baseline: "warmroute/random".to_owned(),
         objective: Objective {
             ttft_us: 2_000_000,
@@ -133,10 +127,9 @@ pub fn comparison(args: &KubeaiArgs) -> Result<Comparison, String> {
             plan.workloads.push(chat::closed(&options, *seed));
         }
     }
-    let runs = study::study(plan)?.runs;
-    Ok(Comparison {
-        rows: rows(&runs, args.seeds.len()),
-    })
+    let study = study::study(plan)?;
+    let rows = rows(&study.runs, args.seeds.len());
+    Ok((Comparison { rows }, study))
 }
 
 /// `runs` in the order of the plan: by threads, by seed, by policy.
@@ -196,106 +189,15 @@ fn cell(pairs: &[(Sums, Sums)]) -> Cell {
     }
 }
 
-/// Prints the comparison as a table.
+/// Runs and prints the comparison.
 ///
 /// # Errors
-/// As [`comparison`].
+/// As [`comparison`], or a file cannot be written.
 pub fn run(args: &KubeaiArgs) -> Result<(), String> {
-    let comparison = comparison(args)?;
-    println!("{}", table(&comparison));
-    println!("{}", distance(&comparison)?);
-    Ok(())
-}
-
-/// How far the simulation is from the published headline, and what is known about why.
-fn distance(comparison: &Comparison) -> Result<String, String> {
-    let cell = |policy| comparison.cell(1_200, policy).ok_or("a cell is missing");
-    let (ours, base) = (cell("prefix_hash")?, cell("random")?);
-    let change = |ratio: f64| (ratio - 1.0) * 100.0;
-    Ok(format!(
-        "At 1,200 threads prefix_hash changes TTFT by {:+.0} % and throughput by {:+.0} % against random; \
-         KubeAI reports -95 % and +127 %.\n\
-         Under prefix_hash and least_request the model comes near KubeAI's absolute figures; the distance is in \
-         the baseline: KubeAI's random waits {:.0} times as long as the model's at 1,200 threads, and {:.0} times \
-         at 600.\n\
-         Their own runs differ as well: a second one at 1,200 threads has 513 ms and 70,589 tokens/s for prefix \
-         hash, 4,490 ms and 36,866 for random, which is -89 % and +91 %.\n\
-         Theirs is a Kubernetes Service, which draws a replica for each connection; the model draws one for \
-         each request. How the client kept its connections is not published; a replica that has drawn many \
-         keeps them.\n\
-         The size of the cache is not published. Less of it (--blocks 4750, --blocks 3500) brings random nearer \
-         to theirs, but at 3,500 blocks prefix_hash falls far behind theirs, so that this alone is not the reason.",
-        change(ours.ttft_ms / base.ttft_ms),
-        change(ours.tokens_per_s / base.tokens_per_s),
-        waits_longer(comparison, 1_200)?,
-        waits_longer(comparison, 600)?,
-    ))
-}
-
-/// KubeAI's time to first token under random, in multiples of the model's.
-fn waits_longer(comparison: &Comparison, threads: u32) -> Result<f64, String> {
-    let model = comparison
-        .cell(threads, "random")
-        .ok_or("a cell is missing")?;
-    let (theirs_ms, _) = published(threads, "random").ok_or("a figure is missing")?;
-    Ok(theirs_ms / model.ttft_ms)
-}
-
-fn table(comparison: &Comparison) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
-        "threads",
-        "policy",
-        "TTFT ms",
-        "KubeAI's",
-        "tokens/s",
-        "KubeAI's",
-        "hit rate",
-        "TTFT vs random",
-        "KubeAI's",
-        "tokens/s vs random",
-        "KubeAI's",
-    ]);
-    for (threads, name, cell) in &comparison.rows {
-        let published = |policy: &str| published(*threads, policy);
-        let (ttft_ms, tokens_per_s, ttft, throughput) = match (published(name), published("random"))
-        {
-            (Some(ours), Some(base)) => (
-                format!("{:.0}", ours.0),
-                format!("{:.0}", ours.1),
-                format!("{:.2}", ours.0 / base.0),
-                format!("{:.2}", ours.1 / base.1),
-            ),
-            _ => Default::default(),
-        };
-        table.add_row([
-            threads.to_string(),
-            (*name).to_owned(),
-            format!("{:.0}", cell.ttft_ms),
-            ttft_ms,
-            format!("{:.0}", cell.tokens_per_s),
-            tokens_per_s,
-            format!("{:.1} %", cell.hit_rate * 100.0),
-            spread(cell.ttft_ratios),
-            ttft,
-            spread(cell.throughput_ratios),
-            throughput,
-        ]);
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if index != 1 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-fn published(threads: u32, policy: &str) -> Option<(f64, f64)> {
-    let column = THREADS.iter().position(|of| *of == threads)?;
-    let (_, row) = PUBLISHED.iter().find(|(name, _)| *name == policy)?;
-    row.get(column).copied()
-}
-
-fn spread((least, most): (f64, f64)) -> String {
-    format!("{least:.2} to {most:.2}")
+    let (comparison, study) = comparison(args)?;
+    println!("{}", kubeai_report::table(&comparison));
+    let distance = kubeai_report::distance(&comparison)?;
+    println!("{}", distance.join("\n"));
+    let page = kubeai_report::page(study, distance);
+    args.report.write_to(&page, &mut std::io::sink())
 }

@@ -6,6 +6,7 @@
 mod figures;
 mod fleet;
 mod kubeai;
+mod kubeai_report;
 #[path = "../proving/mod.rs"]
 mod proving;
 mod scenario;
