@@ -64,7 +64,9 @@ pub fn page(study: Study, distance: Vec<String>) -> Study {
     let skipped = study.runs.len() - last;
     let own = PUBLISHED.iter().filter_map(|(policy, row)| {
         let (ttft_ms, tokens_per_s) = row.last()?;
-        Some(format!("KubeAI's own {policy}: TTFT {ttft_ms:.0} ms, {tokens_per_s:.0} tokens/s."))
+        Some(format!(
+            "KubeAI's own {policy}: TTFT {ttft_ms:.0} ms, {tokens_per_s:.0} tokens/s."
+        ))
     });
     Study {
         title: format!("KubeAI's comparison at {threads} threads, simulated"),
