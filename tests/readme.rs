@@ -400,6 +400,12 @@ fn every_link_leads_somewhere() {
 #[test]
 fn every_file_that_is_named_exists() {
     let folders = ["src/", "tests/", "examples/", "envoy/", "docs/"];
+    // As `replay --routers` calls Envoy's own balancers.
+    let routers = [
+        "envoy/round_robin",
+        "envoy/least_request",
+        "envoy/ring_hash",
+    ];
     let mut files = 0;
     for document in documents() {
         let text = std::fs::read_to_string(&document).unwrap();
@@ -407,6 +413,9 @@ fn every_file_that_is_named_exists() {
             text.split(|letter: char| letter.is_whitespace() || "`()[]|,;\"".contains(letter))
         {
             let word = word.trim_end_matches(['.', ':']);
+            if routers.contains(&word) {
+                continue;
+            }
             if folders.iter().any(|folder| word.starts_with(folder)) && !word.contains(['*', '…'])
             {
                 assert!(
