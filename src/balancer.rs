@@ -5,10 +5,13 @@ use std::rc::Rc;
 
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
+use crate::index::{BLOCK_BYTES, Belief, INDEX_BLOCKS, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
+use crate::rates::{Pace, Rates};
 use crate::state::Store;
 use crate::state::ledger::{Ledger, Reservation};
 use crate::state::snapshots::{self, Report};
+use crate::tokens::Usage;
 
 /// What one pick is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,8 @@ pub struct Ask<'a> {
     pub model: Option<&'a str>,
     /// Routing key, if the request has one.
     pub key: Option<u64>,
+    /// Prefix blocks of the prompt under its model, if the pool's policy reads the index.
+    pub blocks: &'a [u64],
     /// What it is expected to cost.
     pub cost: Load,
 }
@@ -40,10 +45,30 @@ pub struct Decision {
     pub cost: Load,
     /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
     pub bound: u64,
+    /// What each candidate would cost, in microseconds; empty if the policy counts no costs.
+    pub costs_us: Vec<u64>,
     /// How many picks the pool had before.
     pub sequence: u64,
     /// What the policy saw.
     pub candidates: Vec<Candidate>,
+}
+
+impl Decision {
+    /// The first one as the policy saw it.
+    pub fn chosen(&self) -> Option<&Candidate> {
+        let first = self.endpoints.first()?;
+        self.candidates
+            .iter()
+            .find(|candidate| candidate.endpoint == *first)
+    }
+}
+
+/// What is known about an endpoint besides its load.
+#[derive(Default)]
+struct Known {
+    matched_blocks: u32,
+    matched_tokens: u64,
+    pace: Pace,
 }
 
 struct PoolState {
@@ -91,6 +116,11 @@ pub struct Balancer {
     stale_after_ms: u64,
     /// What a request costs on average here: the price put on other people's requests.
     typical: Load,
+    /// Only if a policy asks it.
+    index: Option<SharedIndex>,
+    rates: Rates,
+    /// The report that KV sizes were last learned from, by endpoint.
+    kv_seen_ms: BTreeMap<EndpointId, u64>,
 }
 
 impl Balancer {
@@ -102,8 +132,16 @@ impl Balancer {
             policy: policy::build(&pool.policy, &pool.pool),
             config: pool.clone(),
         });
+        let pools: Vec<PoolState> = pools.collect();
+        let index = pools
+            .iter()
+            .any(|pool| pool.policy.reads_index())
+            .then(|| SharedIndex::new(INDEX_BLOCKS, vm, config.fingerprint));
         Self {
-            pools: pools.collect(),
+            pools,
+            index,
+            rates: Rates::new(),
+            kv_seen_ms: BTreeMap::new(),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -112,8 +150,10 @@ impl Balancer {
                 .map_or(0, |scrape| scrape.stale_after_ms),
             typical: Load {
                 requests: 1,
+                waiting: 1,
                 prefill_tokens: 512,
                 decode_tokens: u64::from(config.tokens.output_tokens),
+                context_tokens: 512,
             },
             config,
         }
@@ -127,6 +167,13 @@ impl Balancer {
     /// Whether any pick may depend on a request's body.
     pub fn reads_body(&self) -> bool {
         self.pools.len() > 1 || self.pools.iter().any(PoolState::reads_body)
+    }
+
+    /// Whether the pool's policy asks the prefix index.
+    pub fn reads_index(&self, pool: usize) -> bool {
+        self.pools
+            .get(pool)
+            .is_some_and(|pool| pool.policy.reads_index())
     }
 
     /// The pool for `model`: the one that names it, else the first that names none, else the first.
@@ -178,22 +225,82 @@ impl Balancer {
             .iter()
             .map(|id| self.others(*id, now_ms))
             .collect();
+        let index = self
+            .index
+            .as_mut()
+            .filter(|_| state.policy.reads_index())
+            .map(|index| index.latest(store));
+        let tokens = &self.config.tokens;
+        let known: Vec<Known> = state
+            .ids
+            .iter()
+            .map(|id| {
+                // Who does not ask does not pay.
+                let Some(index) = index else {
+                    return Known::default();
+                };
+                let blocks = index.matched_blocks(*id, ask.blocks);
+                let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
+                Known {
+                    matched_blocks: blocks,
+                    matched_tokens: tokens.text_tokens(bytes).min(ask.cost.prefill_tokens),
+                    pace: self.rates.pace(*id),
+                }
+            })
+            .collect();
         let mut decision = None;
         let reservation = self.ledger.reserve(
             store,
             now_ms,
             state.counter(ask.model),
             &state.ids,
-            ask.cost,
             |loads, sequence| {
-                decision = decide(state, &ask, loads, &others, sequence, random);
-                let first = decision
-                    .as_ref()
-                    .and_then(|decision: &Decision| decision.endpoints.first())?;
-                usize::try_from(*first).ok()
+                decision = decide(state, &ask, loads, &others, &known, sequence, random);
+                let decision = decision.as_ref()?;
+                let first = usize::try_from(*decision.endpoints.first()?).ok()?;
+                Some((first, decision.cost))
             },
         )?;
         decision.map(|decision| (decision, reservation))
+    }
+
+    /// The endpoint gets a prompt, and holds its blocks from now on; what was believed before.
+    pub fn sent<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        endpoint: EndpointId,
+        blocks: &[u64],
+    ) -> Belief {
+        match &mut self.index {
+            Some(index) => index.insert(store, endpoint, blocks),
+            None => Belief::default(),
+        }
+    }
+
+    /// The engine has told how much of a prompt of `prompt_bytes` was in its cache.
+    pub fn correct(
+        &mut self,
+        endpoint: EndpointId,
+        belief: &Belief,
+        prompt_bytes: u64,
+        usage: &Usage,
+    ) {
+        let (Some(index), Some(cached_tokens)) = (&mut self.index, usage.cached_tokens) else {
+            return;
+        };
+        // Bytes per token are those of this very prompt.
+        let cached_bytes = cached_tokens
+            .saturating_mul(prompt_bytes)
+            .checked_div(usage.prompt_tokens)
+            .unwrap_or(0);
+        let blocks = cached_bytes / u64::from(BLOCK_BYTES);
+        index.correct(endpoint, belief, u32::try_from(blocks).unwrap_or(u32::MAX));
+    }
+
+    /// What answers show of their endpoints' speed; `None` if no policy asks for it.
+    pub fn rates(&mut self) -> Option<&mut Rates> {
+        self.index.as_ref()?;
+        Some(&mut self.rates)
     }
 
     /// Traffic at an endpoint that is not ours, and its KV cache usage, as far as a fresh report tells.
@@ -209,8 +316,10 @@ impl Balancer {
         let waiting = u64::from(requests.min(report.waiting));
         let load = Load {
             requests,
+            waiting: requests.min(report.waiting),
             prefill_tokens: waiting.saturating_mul(self.typical.prefill_tokens),
             decode_tokens: u64::from(requests).saturating_mul(self.typical.decode_tokens),
+            context_tokens: u64::from(requests).saturating_mul(self.typical.context_tokens),
         };
         (load, report.kv_usage_permille)
     }
@@ -220,6 +329,8 @@ impl Balancer {
         let blend = |old: u64, new: u64| old.saturating_mul(15).saturating_add(new) / 16;
         self.typical.prefill_tokens =
             blend(self.typical.prefill_tokens, cost.prefill_tokens).max(1);
+        self.typical.context_tokens =
+            blend(self.typical.context_tokens, cost.context_tokens).max(1);
         self.typical.decode_tokens = blend(self.typical.decode_tokens, cost.decode_tokens).max(1);
     }
 
@@ -278,6 +389,27 @@ impl Balancer {
                 .into_iter()
                 .map(|report| (report.endpoint, report))
                 .collect();
+            if self.index.is_some() {
+                self.learn_kv(store, now_ms);
+            }
+        }
+    }
+
+    /// Compares what the engines report of their KV cache with what is known to be there.
+    fn learn_kv<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
+        let totals = self.ledger.totals(store);
+        for (id, report) in &self.reports {
+            let seen = self.kv_seen_ms.insert(*id, report.at_ms);
+            let context_tokens = totals.get(id).map_or(0, |load| load.context_tokens);
+            // Too little says nothing, and what was said before is old.
+            if seen != Some(report.at_ms)
+                && report.kv_usage_permille >= 50
+                && report.age_ms(now_ms) < 500
+                && report.others() == 0
+            {
+                self.rates
+                    .kv_used(*id, context_tokens, report.kv_usage_permille);
+            }
         }
     }
 
@@ -307,6 +439,7 @@ fn decide(
     ask: &Ask<'_>,
     loads: &[Load],
     others: &[(Load, u32)],
+    known: &[Known],
     sequence: u64,
     random: u64,
 ) -> Option<Decision> {
@@ -315,20 +448,25 @@ fn decide(
         pool.endpoints()
             .iter()
             .zip(0_u32..)
-            .zip(loads.iter().zip(others))
-            .map(|((endpoint, index), (ours, (others, kv_usage_permille)))| {
-                let load = ours.plus(*others);
-                let weight = endpoint.weight.max(1);
-                (
-                    endpoint,
-                    Candidate {
-                        endpoint: index,
-                        weight,
-                        load,
-                        kv_usage_permille: *kv_usage_permille,
-                    },
-                )
-            })
+            .zip(loads.iter().zip(others).zip(known))
+            .map(
+                |((endpoint, index), ((ours, (others, kv_usage_permille)), known))| {
+                    let load = ours.plus(*others);
+                    let weight = endpoint.weight.max(1);
+                    (
+                        endpoint,
+                        Candidate {
+                            endpoint: index,
+                            weight,
+                            load,
+                            kv_usage_permille: *kv_usage_permille,
+                            matched_blocks: known.matched_blocks,
+                            matched_tokens: known.matched_tokens,
+                            pace: known.pace,
+                        },
+                    )
+                },
+            )
     };
     let serving = all()
         .filter(|(endpoint, _)| endpoint.serves(ask.model))
@@ -342,19 +480,29 @@ fn decide(
         pool,
         candidates: &candidates,
         key: ask.key,
+        blocks: ask.blocks,
         cost: ask.cost,
         sequence,
         random,
     };
     let ranking = state.policy.rank(&view)?;
+    let first = ranking.endpoints.first();
+    let chosen = candidates
+        .iter()
+        .find(|candidate| Some(&candidate.endpoint) == first);
+    // What is cached need not be computed.
+    let matched_tokens = chosen.map_or(0, |candidate| candidate.matched_tokens);
+    let mut cost = ask.cost;
+    cost.prefill_tokens = cost.prefill_tokens.saturating_sub(matched_tokens).max(1);
     Some(Decision {
         pool: ask.pool,
         policy: state.policy.name(),
         endpoints: ranking.endpoints,
         reason: ranking.reason,
         key: ask.key,
-        cost: ask.cost,
+        cost,
         bound: ranking.bound,
+        costs_us: ranking.costs_us,
         sequence,
         candidates,
     })

@@ -34,6 +34,7 @@
 //!     pool: balancer.pool_for(model),
 //!     model,
 //!     key: routing_key(model, &request.prompt),
+//!     blocks: &[],
 //!     cost: balancer.config().tokens.estimate(&request, None),
 //! };
 //! let (now_ms, random) = (1_000, 42);
@@ -60,11 +61,13 @@
 pub mod balancer;
 pub mod config;
 pub mod endpoint;
+pub mod index;
 pub mod metrics;
 pub mod policy;
 pub mod poller;
 pub mod prefix;
 pub mod random;
+pub mod rates;
 pub mod request;
 pub mod scrape;
 pub mod session;

@@ -24,6 +24,8 @@ mod mixed;
 mod reports;
 #[path = "e2e_load/setups.rs"]
 mod setups;
+#[path = "e2e_load/warmth.rs"]
+mod warmth;
 #[path = "e2e_load/waves.rs"]
 mod waves;
 

@@ -28,8 +28,7 @@ impl Table {
             .map(|(endpoint, index)| Candidate {
                 endpoint: index,
                 weight: endpoint.weight,
-                load: Load::default(),
-                kv_usage_permille: 0,
+                ..Candidate::default()
             });
         Self {
             candidates: candidates.collect(),
@@ -45,6 +44,7 @@ impl Table {
         let view = View {
             pool: &self.pool,
             candidates: &self.candidates,
+            blocks: &[],
             key,
             cost,
             sequence: self.sequence,
@@ -117,6 +117,8 @@ const ONE: Load = Load {
     requests: 1,
     prefill_tokens: 100,
     decode_tokens: 50,
+    waiting: 1,
+    context_tokens: 150,
 };
 
 const BY_REQUESTS: PolicySpec = PolicySpec::PrefixHash {
@@ -130,7 +132,7 @@ const BY_TOKENS: PolicySpec = PolicySpec::PrefixHash {
     points: 128,
 };
 
-const ALL: [PolicySpec; 11] = [
+const ALL: [PolicySpec; 12] = [
     PolicySpec::RoundRobin,
     PolicySpec::Random,
     PolicySpec::WeightedRoundRobin,
@@ -146,6 +148,7 @@ const ALL: [PolicySpec; 11] = [
     PolicySpec::ConsistentHash { points: 32 },
     BY_REQUESTS,
     BY_TOKENS,
+    PolicySpec::ExpectedLatency,
 ];
 
 // Field cases.
@@ -317,6 +320,7 @@ fn load() -> impl Strategy<Value = Load> {
         requests,
         prefill_tokens: prefill * 1000,
         decode_tokens: decode * 100,
+        ..Load::default()
     })
 }
 
@@ -331,6 +335,8 @@ fn extreme_load() -> impl Strategy<Value = Load> {
             requests,
             prefill_tokens,
             decode_tokens,
+            waiting: requests,
+            context_tokens: prefill_tokens,
         })
 }
 
@@ -347,9 +353,9 @@ proptest! {
         let weights: Vec<u32> = entries.iter().map(|entry| entry.0).collect();
         let table = Table::new(ALL[which], &weights);
         let candidates: Vec<Candidate> = entries.iter().zip(0..).filter(|(entry, _)| entry.2)
-            .map(|(&(weight, load, _, kv_usage_permille), endpoint)| Candidate { endpoint, weight, load, kv_usage_permille })
+            .map(|(&(weight, load, _, kv_usage_permille), endpoint)| Candidate { endpoint, weight, load, kv_usage_permille, ..Candidate::default() })
             .collect();
-        let view = View { pool: &table.pool, candidates: &candidates, key, cost, sequence, random };
+        let view = View { pool: &table.pool, candidates: &candidates, blocks: &[], key, cost, sequence, random };
         let ranking = table.policy.rank(&view);
         prop_assert_eq!(ranking.is_none(), candidates.is_empty());
         if let Some(ranking) = ranking {
@@ -370,14 +376,14 @@ proptest! {
         for spec in [PolicySpec::LeastRequest, PolicySpec::LeastOutstandingTokens] {
             let table = Table::new(spec, &vec![1; loads.len()]);
             let candidates: Vec<Candidate> = loads.iter().zip(0..)
-                .map(|(&(load, weight), endpoint)| Candidate { endpoint, weight, load, kv_usage_permille: 0 })
+                .map(|(&(load, weight), endpoint)| Candidate { endpoint, weight, load, ..Candidate::default() })
                 .collect();
             let measure = |endpoint: u32| {
                 let Candidate { load, weight, .. } = candidates[endpoint as usize];
                 let (requests, tokens) = (scaled(load.requests.into(), weight), scaled(load.tokens(), weight));
                 if spec == PolicySpec::LeastRequest { (requests, tokens) } else { (tokens, requests) }
             };
-            let view = View { pool: &table.pool, candidates: &candidates, key: Some(1), cost: ONE, sequence: 0, random };
+            let view = View { pool: &table.pool, candidates: &candidates, blocks: &[], key: Some(1), cost: ONE, sequence: 0, random };
             let ranked = table.policy.rank(&view).unwrap().endpoints;
             let mut sorted: Vec<_> = (0..).take(loads.len()).map(measure).collect();
             sorted.sort_unstable();
@@ -493,7 +499,7 @@ fn power_of_two_compares_what_it_is_told_to() {
             candidate.load = Load {
                 requests,
                 prefill_tokens: tokens,
-                decode_tokens: 0,
+                ..Load::default()
             };
             candidate.kv_usage_permille = kv_usage_permille;
         }
@@ -672,7 +678,7 @@ proptest! {
                     table.complete(endpoint, cost);
                 }
                 Step::Pick { key, prefill_tokens, decode_tokens } => {
-                    let cost = Load { requests: 1, prefill_tokens, decode_tokens };
+                    let cost = Load { requests: 1, prefill_tokens, decode_tokens, ..Load::default() };
                     let total: u128 = table.candidates.iter().map(|candidate| u128::from(measure.of(&candidate.load))).sum();
                     // load < max(1, ceil(x / y)), in whole numbers: load = 0, or load × y < x.
                     let fits = |candidate: &Candidate| {
@@ -755,6 +761,7 @@ fn names_and_needs() {
             ("consistent_hash", true),
             ("prefix_hash", true),
             ("prefix_hash", true),
+            ("expected_latency", true),
         ]
     );
 }

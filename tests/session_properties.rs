@@ -335,7 +335,7 @@ impl Stream {
         if let Happening::ResponseBody(bytes, false) = happening {
             let announces = held.api == Some(Api::Responses) && held.answer.is_stream();
             if !bytes.is_empty() && (!announces || held.answer.events() > 0) {
-                held.load.prefill_tokens = 0;
+                (held.load.prefill_tokens, held.load.waiting) = (0, 0);
             }
         }
         let ended = held.answer.is_whole()
@@ -424,13 +424,17 @@ impl Stream {
         prop_assert_eq!(field("endpoint="), named[0]);
         let cost = field("cost=");
         let (prefill, decode) = cost.split_once('+').unwrap();
+        let (prefill_tokens, decode_tokens): (u64, u64) =
+            (prefill.parse().unwrap(), decode.parse().unwrap());
         self.held = Some(Held {
             pool,
             endpoint: named[0].to_owned(),
             load: Load {
                 requests: 1,
-                prefill_tokens: prefill.parse().unwrap(),
-                decode_tokens: decode.parse().unwrap(),
+                waiting: 1,
+                prefill_tokens,
+                decode_tokens,
+                context_tokens: prefill_tokens + decode_tokens,
             },
             api: first(&self.script.request, ":path").and_then(|path| Api::from_path(&path)),
             answer: ResponseReader::default(),

@@ -94,16 +94,20 @@ impl Habit {
 fn short_cost() -> Load {
     Load {
         requests: 1,
+        waiting: 1,
         prefill_tokens: u64::from(SYSTEM_TOKENS + QUESTION_TOKENS),
         decode_tokens: u64::from(SHORT_OUTPUT_TOKENS),
+        context_tokens: 0,
     }
 }
 
 fn long_cost() -> Load {
     Load {
         requests: 1,
+        waiting: 1,
         prefill_tokens: u64::from(LONG_PROMPT_TOKENS),
         decode_tokens: u64::from(LONG_OUTPUT_TOKENS),
+        context_tokens: 0,
     }
 }
 
@@ -113,7 +117,7 @@ fn loaded(ids: &[EndpointId], short: u32) -> MemoryStore {
     let mut ledger = Ledger::new(99);
     let mut reserve = |endpoint: usize, cost: Load| {
         // The reservation is never released: these requests outlive the page.
-        let _ = ledger.reserve(&store, 1_000, 0, ids, cost, |_, _| Some(endpoint));
+        let _ = ledger.reserve(&store, 1_000, 0, ids, |_, _| Some((endpoint, cost)));
     };
     for _ in 0..short {
         reserve(0, short_cost());
@@ -145,6 +149,7 @@ fn habit(contender: &Contender, short: u32) -> Result<Habit, String> {
             pool: 0,
             model: None,
             key: Some(key),
+            blocks: &[],
             cost: short_cost(),
         };
         let picked = balancer.pick(&store, 1_000, random.bits(), ask);
@@ -184,6 +189,7 @@ fn prompts_at_home_on_a() -> Result<Vec<u64>, String> {
             pool: 0,
             model: None,
             key: Some(key),
+            blocks: &[],
             cost: short_cost(),
         };
         let (decision, reservation) = idle.pick(&store, 1_000, 0, ask).ok_or("no pick")?;

@@ -10,10 +10,12 @@ fn ask(pool: usize) -> Ask<'static> {
         pool,
         model: None,
         key: None,
+        blocks: &[],
         cost: Load {
             requests: 1,
             prefill_tokens: 100,
             decode_tokens: 50,
+            ..Load::default()
         },
     }
 }

@@ -198,6 +198,9 @@ impl Config {
         } else {
             1_000_000
         };
+        let indexed = pools
+            .iter()
+            .any(|pool| pool.policy == PolicySpec::ExpectedLatency);
         let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
         let tokens = TokenEstimator {
             bytes_per_token_milli: thousandths(
@@ -232,8 +235,8 @@ impl Config {
             pools,
             scan: ScanOptions {
                 prefix_bytes,
-                block_bytes: 1_024,
-                max_blocks: 0,
+                block_bytes: crate::index::BLOCK_BYTES,
+                max_blocks: if indexed { crate::index::MAX_BLOCKS } else { 0 },
                 key_fields: fields,
             },
             tokens,

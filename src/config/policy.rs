@@ -33,6 +33,7 @@ pub(super) fn policy_of(
         Name::Random => PolicySpec::Random,
         Name::WeightedRoundRobin => PolicySpec::WeightedRoundRobin,
         Name::LeastRequest => PolicySpec::LeastRequest,
+        Name::ExpectedLatency => PolicySpec::ExpectedLatency,
         Name::LeastOutstandingTokens => PolicySpec::LeastOutstandingTokens,
         Name::PowerOfTwo => PolicySpec::PowerOfTwo {
             load: match raw.load.unwrap_or(raw::LoadKind::Tokens) {

@@ -98,6 +98,7 @@ pub(super) enum PolicyName {
     PowerOfTwo,
     ConsistentHash,
     PrefixHash,
+    ExpectedLatency,
 }
 
 impl PolicyName {
@@ -111,6 +112,7 @@ impl PolicyName {
             Self::PowerOfTwo => "power_of_two",
             Self::ConsistentHash => "consistent_hash",
             Self::PrefixHash => "prefix_hash",
+            Self::ExpectedLatency => "expected_latency",
         }
     }
 }

@@ -312,7 +312,7 @@ fn errors_of_types_and_names() {
         ),
         (
             r#""policy": {"name": "fastest"}"#,
-            "policy.name: unknown variant `fastest`, expected one of `round_robin`, `random`, `weighted_round_robin`, `least_request`, `least_outstanding_tokens`, `power_of_two`, `consistent_hash`, `prefix_hash` at line 1 column 74",
+            "policy.name: unknown variant `fastest`, expected one of `round_robin`, `random`, `weighted_round_robin`, `least_request`, `least_outstanding_tokens`, `power_of_two`, `consistent_hash`, `prefix_hash`, `expected_latency` at line 1 column 74",
         ),
         (
             r#""policy": {"load": "kv"}"#,

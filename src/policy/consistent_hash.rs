@@ -44,6 +44,7 @@ impl Policy for ConsistentHash {
                 endpoints,
                 reason: Reason::Home,
                 bound: 0,
+                costs_us: Vec::new(),
             });
         }
         let endpoints = rank_by(view.candidates, &mut Random::new(view.random), by_tokens);
@@ -51,6 +52,7 @@ impl Policy for ConsistentHash {
             endpoints,
             reason: Reason::NoKey,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 }

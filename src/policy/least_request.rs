@@ -22,6 +22,7 @@ impl Policy for LeastRequest {
             endpoints,
             reason: Reason::LeastLoaded,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 }

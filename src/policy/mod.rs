@@ -5,6 +5,7 @@
 //! ledger, so that all workers of an Envoy agree and a pick can be replayed.
 
 mod consistent_hash;
+mod expected_latency;
 mod least_outstanding_tokens;
 mod least_request;
 mod order;
@@ -17,6 +18,7 @@ mod spec;
 mod weighted_round_robin;
 
 pub use consistent_hash::ConsistentHash;
+pub use expected_latency::ExpectedLatency;
 pub use least_outstanding_tokens::LeastOutstandingTokens;
 pub use least_request::LeastRequest;
 pub use power_of_two::PowerOfTwo;
@@ -28,16 +30,21 @@ pub use spec::{LoadKind, Measure, PolicySpec, build};
 pub use weighted_round_robin::{MAX_CYCLE, WeightedRoundRobin, smooth_schedule};
 
 use crate::endpoint::Pool;
+use crate::rates::Pace;
 
 /// Work that one endpoint carries, or that one request will cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Requests.
     pub requests: u32,
+    /// Those among them whose first token has not come.
+    pub waiting: u32,
     /// Prompt tokens still to be computed.
     pub prefill_tokens: u64,
     /// Output tokens still to be produced.
     pub decode_tokens: u64,
+    /// Tokens whose KV is held or will be: prompts, cached or not, and outputs.
+    pub context_tokens: u64,
 }
 
 impl Load {
@@ -60,20 +67,24 @@ impl Load {
     /// Adds, without wrapping.
     pub fn add(&mut self, other: Self) {
         self.requests = self.requests.saturating_add(other.requests);
+        self.waiting = self.waiting.saturating_add(other.waiting);
         self.prefill_tokens = self.prefill_tokens.saturating_add(other.prefill_tokens);
         self.decode_tokens = self.decode_tokens.saturating_add(other.decode_tokens);
+        self.context_tokens = self.context_tokens.saturating_add(other.context_tokens);
     }
 
     /// Subtracts; never below zero.
     pub fn subtract(&mut self, other: Self) {
         self.requests = self.requests.saturating_sub(other.requests);
+        self.waiting = self.waiting.saturating_sub(other.waiting);
         self.prefill_tokens = self.prefill_tokens.saturating_sub(other.prefill_tokens);
         self.decode_tokens = self.decode_tokens.saturating_sub(other.decode_tokens);
+        self.context_tokens = self.context_tokens.saturating_sub(other.context_tokens);
     }
 }
 
 /// An eligible endpoint as a policy sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
     /// Index into the pool.
     pub endpoint: u32,
@@ -83,6 +94,13 @@ pub struct Candidate {
     pub load: Load,
     /// Share of the KV cache in use, in thousandths, as last scraped; 0 if unknown.
     pub kv_usage_permille: u32,
+    /// Leading blocks of the prompt that are believed to be in its prefix cache; 0 unless the policy
+    /// reads the index.
+    pub matched_blocks: u32,
+    /// The same in tokens, at most the whole prompt.
+    pub matched_tokens: u64,
+    /// How fast it has shown itself to be.
+    pub pace: Pace,
 }
 
 impl Candidate {
@@ -101,6 +119,8 @@ pub struct View<'a> {
     pub candidates: &'a [Candidate],
     /// Routing key, if the request has one.
     pub key: Option<u64>,
+    /// The prompt's prefix blocks, under its model; empty unless the policy reads the index.
+    pub blocks: &'a [u64],
     /// What the request is expected to cost.
     pub cost: Load,
     /// How many picks this pool had before; counts exactly, across all workers.
@@ -129,6 +149,10 @@ pub enum Reason {
     Overflow,
     /// The request has no routing key, so that load decided.
     NoKey,
+    /// The first token is expected there soonest, or what it delays is worth less.
+    Fastest,
+    /// Several are about as good, and the ring decided among them.
+    NearTie,
 }
 
 /// A policy's answer: indices into the pool, best first, without repetition.
@@ -140,6 +164,9 @@ pub struct Ranking {
     pub reason: Reason,
     /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
     pub bound: u64,
+    /// What each candidate would cost, in their order and in microseconds; empty if the policy counts
+    /// no costs.
+    pub costs_us: Vec<u64>,
 }
 
 /// One routing algorithm, built for one pool.
@@ -152,6 +179,11 @@ pub trait Policy: Send + Sync {
     /// True for `consistent_hash`, whose keys may come from the body; whoever knows that they all come
     /// from headers need not wait for it.
     fn reads_body(&self) -> bool;
+
+    /// Whether the prefix index is asked what the candidates hold.
+    fn reads_index(&self) -> bool {
+        false
+    }
 
     /// Ranks the candidates of `view`. `None` only if there are none.
     fn rank(&self, view: &View<'_>) -> Option<Ranking>;

@@ -97,7 +97,7 @@ mod tests {
                 requests,
                 ..Load::default()
             },
-            kv_usage_permille: 0,
+            ..Candidate::default()
         }
     }
 

@@ -74,6 +74,7 @@ impl Policy for PowerOfTwo {
             endpoints,
             reason,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 }

@@ -68,6 +68,7 @@ impl PrefixHash {
             endpoints,
             reason: Reason::NoKey,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 
@@ -100,6 +101,7 @@ impl PrefixHash {
                 Reason::Overflow
             },
             bound: find(view.candidates, first).map_or(0, |candidate| bounds.of(candidate)),
+            costs_us: Vec::new(),
             endpoints: within,
         })
     }

@@ -25,6 +25,7 @@ impl Policy for RandomPick {
             endpoints,
             reason: Reason::Random,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 }

@@ -29,6 +29,7 @@ impl Policy for RoundRobin {
                 .collect(),
             reason: Reason::Turn,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 }

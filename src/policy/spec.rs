@@ -1,8 +1,8 @@
 //! Which policy, with which settings; and how it is built for a pool.
 
 use super::{
-    ConsistentHash, LeastOutstandingTokens, LeastRequest, Load, Policy, PowerOfTwo, PrefixHash,
-    RandomPick, RoundRobin, WeightedRoundRobin,
+    ConsistentHash, ExpectedLatency, LeastOutstandingTokens, LeastRequest, Load, Policy,
+    PowerOfTwo, PrefixHash, RandomPick, RoundRobin, WeightedRoundRobin,
 };
 use crate::endpoint::Pool;
 
@@ -61,6 +61,8 @@ pub enum PolicySpec {
         /// Ring points for an endpoint of weight 1.
         points: u32,
     },
+    /// Where the first token is expected soonest, all things considered.
+    ExpectedLatency,
     /// The first endpoint clockwise from the key that is within its bound.
     PrefixHash {
         /// How far above its fair share an endpoint may be, in thousandths: 1250 is a quarter above.
@@ -82,6 +84,7 @@ pub fn build(spec: &PolicySpec, pool: &Pool) -> Box<dyn Policy> {
         PolicySpec::LeastOutstandingTokens => Box::new(LeastOutstandingTokens),
         PolicySpec::PowerOfTwo { load } => Box::new(PowerOfTwo::new(load)),
         PolicySpec::ConsistentHash { points } => Box::new(ConsistentHash::new(pool, points)),
+        PolicySpec::ExpectedLatency => Box::new(ExpectedLatency::new(pool)),
         PolicySpec::PrefixHash {
             load_factor_permille,
             bound,

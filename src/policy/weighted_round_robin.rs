@@ -144,6 +144,7 @@ impl Policy for WeightedRoundRobin {
             endpoints,
             reason: Reason::Turn,
             bound: 0,
+            costs_us: Vec::new(),
         })
     }
 }

@@ -38,6 +38,14 @@ pub struct PromptDigest {
     pub blocks: Vec<u64>,
 }
 
+impl PromptDigest {
+    /// Length of the text, a token id counting as four bytes.
+    pub fn bytes(&self) -> u64 {
+        self.text_bytes
+            .saturating_add(self.token_ids.saturating_mul(4))
+    }
+}
+
 /// Key for consistent hashing of a prompt under a model or adapter: `None` without a prompt.
 ///
 /// Model and prefix are joined with the length of the model, so that no two pairs run together.

@@ -9,7 +9,8 @@ use crate::policy::Reason;
 const LISTED: usize = 32;
 
 /// `policy=…;reason=…;pool=…;endpoint=…;ranked=…|…;sequence=…;key=…;cost=PREFILL+DECODE;bound=…;
-/// loads=[…]` without the space, each load as `IP:port REQUESTS/PREFILL/DECODE`.
+/// loads=[…];costs=[…]` without the space, each load as `IP:port REQUESTS/PREFILL/DECODE`. Of a policy
+/// that counts costs, each candidate's follows as `MATCHED_TOKENS/COST_US`, in the order of the loads.
 pub(super) fn line(balancer: &Balancer, decision: &Decision) -> String {
     let name = |index: u32| {
         balancer
@@ -62,6 +63,16 @@ pub(super) fn line(balancer: &Balancer, decision: &Decision) -> String {
         })
         .collect();
     let _ = write!(line, ";loads=[{}]", loads.join(","));
+    if !decision.costs_us.is_empty() {
+        let costs: Vec<String> = decision
+            .candidates
+            .iter()
+            .zip(&decision.costs_us)
+            .take(LISTED)
+            .map(|(candidate, cost_us)| format!("{}/{cost_us}", candidate.matched_tokens))
+            .collect();
+        let _ = write!(line, ";costs=[{}]", costs.join(","));
+    }
     // A pool's name is the operator's; nothing else can bring a byte that a header must not have.
     line.replace(
         |letter: char| letter.is_control() || !letter.is_ascii(),
@@ -79,5 +90,7 @@ pub fn reason_name(reason: Reason) -> &'static str {
         Reason::Home => "home",
         Reason::Overflow => "overflow",
         Reason::NoKey => "no_key",
+        Reason::Fastest => "fastest",
+        Reason::NearTie => "near_tie",
     }
 }

@@ -19,6 +19,8 @@ pub use self::explain::reason_name;
 use std::cell::OnceCell;
 
 use crate::balancer::Balancer;
+use crate::endpoint::EndpointId;
+use crate::index::Belief;
 use crate::request::{Api, RequestScanner};
 use crate::state::Store;
 use crate::state::ledger::Reservation;
@@ -71,6 +73,17 @@ struct Flight {
     stage: Stage,
     reader: ResponseReader,
     first_chunk_us: Option<u64>,
+    /// Whom what follows is about: after a retry it says nothing of who served.
+    picked: EndpointId,
+    /// What the index said of the prompt, and the prompt's length.
+    belief: Belief,
+    prompt_bytes: u64,
+    /// Tokens to be computed before the first one comes out, those of others included.
+    ahead_tokens: u64,
+    /// Tokens of context at the endpoint, its own included.
+    context_tokens: u64,
+    /// How long a step was expected to take before.
+    step_us: u64,
 }
 
 /// Whether a response has begun.

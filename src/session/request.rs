@@ -4,7 +4,7 @@ use super::{Effects, Event, Flight, Holding, Moment, Rest, Stage, State, StreamV
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle};
 use crate::policy::PolicySpec;
-use crate::prefix::routing_key;
+use crate::prefix::{block_key, routing_key};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::state::Store;
 use crate::steer;
@@ -142,11 +142,22 @@ fn depart<S: Store + ?Sized>(
     if api.is_none() {
         // No model runs for it, as far as we know.
         cost.decode_tokens = 0;
+        cost.context_tokens = cost.prefill_tokens;
     }
+    let blocks: Vec<u64> = match balancer.reads_index(pool) {
+        true => request
+            .prompt
+            .blocks
+            .iter()
+            .map(|block| block_key(model, *block))
+            .collect(),
+        false => Vec::new(),
+    };
     let ask = Ask {
         pool,
         model,
         key: key_of(balancer, pool, moment.view, request),
+        blocks: &blocks,
         cost,
     };
     let Some((decision, reservation)) =
@@ -157,6 +168,11 @@ fn depart<S: Store + ?Sized>(
     if api.is_some() {
         balancer.learn_typical(cost);
     }
+    let belief = balancer.sent(moment.store, reservation.endpoint(), &blocks);
+    let chosen = decision
+        .chosen()
+        .map(|chosen| chosen.load)
+        .unwrap_or_default();
     events.push(Event::Picked {
         policy: decision.policy,
         endpoint: reservation.endpoint(),
@@ -181,11 +197,23 @@ fn depart<S: Store + ?Sized>(
         api,
         departed_us: moment.now_us(),
         pool,
+        picked: reservation.endpoint(),
         reservation: Some(reservation),
         explanation: explanation.filter(|_| config.explain.response_header == Toggle::On),
         stage: Stage::Asked,
         reader: ResponseReader::default(),
         first_chunk_us: None,
+        belief,
+        prompt_bytes: request.prompt.bytes(),
+        ahead_tokens: chosen
+            .prefill_tokens
+            .saturating_add(decision.cost.prefill_tokens),
+        context_tokens: chosen
+            .context_tokens
+            .saturating_add(decision.cost.context_tokens),
+        step_us: decision.chosen().map_or(0, |chosen| {
+            chosen.pace.output_us(chosen.load.context_tokens)
+        }),
     };
     (State::Flight(Box::new(flight)), effects)
 }
@@ -211,7 +239,9 @@ fn key_of(
     let field = |field: &usize| request.fields.get(*field)?.clone().map(String::into_bytes);
     let mut sources = config.keys.iter().enumerate();
     match config.policy {
-        PolicySpec::PrefixHash { .. } => routing_key(request.model.as_deref(), &request.prompt),
+        PolicySpec::PrefixHash { .. } | PolicySpec::ExpectedLatency => {
+            routing_key(request.model.as_deref(), &request.prompt)
+        }
         PolicySpec::ConsistentHash { .. } => sources.find_map(|(index, source)| {
             let value = match source {
                 KeySource::Header(name) => view.request_header(name),

@@ -5,6 +5,7 @@ use super::{
 };
 use crate::balancer::Balancer;
 use crate::config::SteeringMode;
+use crate::endpoint::EndpointId;
 use crate::request::Api;
 use crate::state::Store;
 use crate::tokens::ResponseReader;
@@ -104,6 +105,19 @@ fn response_chunk<S: Store + ?Sized>(
         return rest;
     }
     flight.first_chunk_us = Some(moment.now_us());
+    if flight.api.is_some()
+        && flight.reader.is_stream()
+        && flight.reader.error_code().is_none()
+        && let Some(reservation) = &flight.reservation
+        && reservation.endpoint() == flight.picked
+    {
+        let first_us = moment.now_us().saturating_sub(flight.departed_us);
+        // One step passes in any case.
+        let first_us = first_us.saturating_sub(flight.step_us);
+        if let Some(rates) = balancer.rates() {
+            rates.first_token(reservation.endpoint(), flight.ahead_tokens, first_us);
+        }
+    }
     if rest == Rest::Open
         && let Some(reservation) = &mut flight.reservation
     {
@@ -153,15 +167,38 @@ fn conclude<S: Store + ?Sized>(
     // A client may leave as soon as it has read that the stream is over.
     let complete = ending == Ending::Complete || flight.reader.done();
     let total_us = moment.now_us().saturating_sub(flight.departed_us);
+    let tpot_us = flight
+        .tpot_us(outcome, moment.now_us())
+        .filter(|_| complete);
+    if complete && outcome == Outcome::Good && endpoint == flight.picked {
+        learn(balancer, &flight, endpoint, total_us, tpot_us);
+    }
     effects.events.push(Event::Answered(Answer {
         endpoint,
         ttft_us: flight.ttft_us(outcome),
         e2e_us: (complete && outcome == Outcome::Good).then_some(total_us),
-        tpot_us: flight
-            .tpot_us(outcome, moment.now_us())
-            .filter(|_| complete),
+        tpot_us,
         usage: flight.reader.usage(),
     }));
+}
+
+/// Takes from a whole, good answer what it shows of its endpoint.
+fn learn(
+    balancer: &mut Balancer,
+    flight: &Flight,
+    endpoint: EndpointId,
+    total_us: u64,
+    tpot_us: Option<u64>,
+) {
+    if let Some(rates) = balancer.rates() {
+        rates.resided(total_us);
+        if let Some(tpot_us) = tpot_us {
+            rates.output(endpoint, flight.context_tokens, tpot_us);
+        }
+    }
+    if let Some(usage) = flight.reader.usage() {
+        balancer.correct(endpoint, &flight.belief, flight.prompt_bytes, &usage);
+    }
 }
 
 impl Flight {

@@ -4,13 +4,13 @@
 //! the caller starts afresh instead of failing.
 
 /// The eight bytes at `at`.
-pub(super) fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(field.try_into().ok()?))
 }
 
 /// The four bytes at `at`.
-pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_le_bytes(field.try_into().ok()?))
 }

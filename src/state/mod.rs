@@ -4,7 +4,7 @@
 //! written back only if the version still stands. Nothing can be deleted or listed, values outlive
 //! the VM that wrote them and may outlive an upgrade, so every key carries a format version.
 
-mod codec;
+pub(crate) mod codec;
 pub mod lease;
 pub mod ledger;
 pub mod memory;
@@ -41,7 +41,7 @@ const ATTEMPTS: u32 = 100;
 
 /// What [`update`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Update {
+pub(crate) enum Update {
     /// The new value stands.
     Written,
     /// `change` asked to leave the value as it is.
@@ -52,7 +52,7 @@ enum Update {
 
 /// Reads, changes and writes back until nobody interfered. `change` gets the current bytes (empty
 /// if there are none) and may run several times; it returns whether to write.
-fn update<S: Store + ?Sized>(
+pub(crate) fn update<S: Store + ?Sized>(
     store: &S,
     key: &str,
     mut change: impl FnMut(&mut Vec<u8>) -> bool,

@@ -57,15 +57,19 @@ impl TokenEstimator {
         let decode = u64::from(output)
             .saturating_mul(u64::from(request.n.max(1)))
             .saturating_mul(u64::from(prompt.items.max(1)));
+        let prefill_tokens = prefill.clamp(1, MAX_TOKENS);
+        let decode_tokens = decode.min(MAX_TOKENS);
         Load {
             requests: 1,
-            prefill_tokens: prefill.clamp(1, MAX_TOKENS),
-            decode_tokens: decode.min(MAX_TOKENS),
+            waiting: 1,
+            prefill_tokens,
+            decode_tokens,
+            context_tokens: prefill_tokens.saturating_add(decode_tokens),
         }
     }
 
     /// Tokens of so many bytes of text, rounded up.
-    fn text_tokens(&self, bytes: u64) -> u64 {
+    pub fn text_tokens(&self, bytes: u64) -> u64 {
         bytes
             .saturating_mul(1000)
             .div_ceil(u64::from(self.bytes_per_token_milli.max(1)))

@@ -38,8 +38,10 @@ fn rank(spec: PolicySpec, key: Option<u64>) -> Ranking {
                 requests,
                 prefill_tokens,
                 decode_tokens: 50,
+                ..Load::default()
             },
             kv_usage_permille: 100 * endpoint,
+            ..Candidate::default()
         })
         .collect();
     let view = View {
@@ -50,7 +52,9 @@ fn rank(spec: PolicySpec, key: Option<u64>) -> Ranking {
             requests: 1,
             prefill_tokens: 700,
             decode_tokens: 100,
+            ..Load::default()
         },
+        blocks: &[],
         sequence: (1 << 40) + 5,
         random: 0x0123_4567_89ab_cdef,
     };
@@ -62,6 +66,7 @@ fn ranking(endpoints: [u32; 3], reason: Reason, bound: u64) -> Ranking {
         endpoints: endpoints.to_vec(),
         reason,
         bound,
+        costs_us: Vec::new(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The routers that can be compared, and the words for them on the command line.
 
+use warmroute::sim::fleet::POLICIES;
+
 /// Whose router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
@@ -35,16 +37,7 @@ impl Family {
     pub fn policies(self) -> &'static [&'static str] {
         match self {
             Self::Envoy => &["round_robin", "least_request", "ring_hash"],
-            Self::Warmroute => &[
-                "round_robin",
-                "random",
-                "weighted_round_robin",
-                "least_request",
-                "least_outstanding_tokens",
-                "power_of_two",
-                "consistent_hash",
-                "prefix_hash",
-            ],
+            Self::Warmroute => &POLICIES,
             Self::VllmRouter => &[
                 "round_robin",
                 "random",
@@ -114,7 +107,7 @@ mod tests {
     #[test]
     fn words_name_one_a_group_or_all() {
         let count = |word| parse(word).map(|names| names.len());
-        assert_eq!(count("all"), Ok(20));
+        assert_eq!(count("all"), Ok(21));
         assert_eq!(count("vllm-router"), Ok(5));
         assert_eq!(count("envoy/ring_hash"), Ok(1));
         let why = parse("envoy/prefix_hash").unwrap_err();
@@ -126,7 +119,7 @@ mod tests {
     fn a_router_named_twice_runs_once_and_where_it_came_first() {
         let lists = ["warmroute/prefix_hash", "warmroute"].map(|word| parse(word).unwrap());
         let joined = join(&lists);
-        assert_eq!(joined.len(), 8);
+        assert_eq!(joined.len(), 9);
         assert_eq!(joined[0].to_string(), "warmroute/prefix_hash");
     }
 }

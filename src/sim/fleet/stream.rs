@@ -112,6 +112,7 @@ fn as_scanned(request: &Request) -> InferenceRequest {
     let prompt = PromptDigest {
         text_bytes: u64::from(request.prompt_tokens()) * BYTES_PER_TOKEN,
         items: 1,
+        blocks: request.chain(64),
         routing: Some(beginning.fold(0, |hash, segment| mix(hash, segment.id))),
         ..PromptDigest::default()
     };

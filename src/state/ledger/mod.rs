@@ -84,7 +84,7 @@ impl Ledger {
     }
 
     /// Lets `choose` pick one of `ids`, given their loads (in the same order) and the number of
-    /// picks the pool had before, and reserves `cost` there, in one atomic step. `choose` may run
+    /// picks the pool had before, and reserves there what it says, in one atomic step. `choose` may run
     /// several times. `None` if it picks nothing.
     ///
     /// A store that fails does not stop traffic: the pick then sees this VM's load alone, and the
@@ -95,8 +95,7 @@ impl Ledger {
         now_ms: u64,
         pool: u64,
         ids: &[EndpointId],
-        cost: Load,
-        mut choose: impl FnMut(&[Load], u64) -> Option<usize>,
+        mut choose: impl FnMut(&[Load], u64) -> Option<(usize, Load)>,
     ) -> Option<Reservation> {
         let mut hints = self.hints.remove(&pool).unwrap_or_default();
         let mut chosen = None;
@@ -121,9 +120,9 @@ impl Ledger {
                 .map(|column| sums.get(*column).copied().unwrap_or_default())
                 .collect();
             chosen = choose(&loads, sequence)
-                .and_then(|index| Some((*ids.get(index)?, *columns.get(index)?)));
+                .and_then(|(index, cost)| Some((*ids.get(index)?, *columns.get(index)?, cost)));
             hints = columns;
-            let Some((endpoint, column)) = chosen else {
+            let Some((endpoint, column, cost)) = chosen else {
                 return false;
             };
             table.set_cell(slot, column, self.held(endpoint).plus(cost));
@@ -132,10 +131,10 @@ impl Ledger {
             true
         });
         self.hints.insert(pool, hints);
-        let endpoint = match (outcome, chosen) {
-            (Update::Written, Some((endpoint, _))) => {
+        let (endpoint, cost) = match (outcome, chosen) {
+            (Update::Written, Some((endpoint, _, cost))) => {
                 self.last_write_ms = now_ms;
-                endpoint
+                (endpoint, cost)
             }
             _ => self.choose_alone(ids, choose)?,
         };
@@ -149,13 +148,14 @@ impl Ledger {
     fn choose_alone(
         &mut self,
         ids: &[EndpointId],
-        mut choose: impl FnMut(&[Load], u64) -> Option<usize>,
-    ) -> Option<EndpointId> {
+        mut choose: impl FnMut(&[Load], u64) -> Option<(usize, Load)>,
+    ) -> Option<(EndpointId, Load)> {
         let loads: Vec<Load> = ids.iter().map(|id| self.held(*id)).collect();
-        let endpoint = *ids.get(choose(&loads, self.alone)?)?;
+        let (index, cost) = choose(&loads, self.alone)?;
+        let endpoint = *ids.get(index)?;
         self.alone = self.alone.wrapping_add(1);
         self.stale = true;
-        Some(endpoint)
+        Some((endpoint, cost))
     }
 
     /// The prompt has been computed: only the output is still to come.
@@ -166,6 +166,7 @@ impl Ledger {
         reservation: &mut Reservation,
     ) {
         let prefill = Load {
+            waiting: reservation.held.waiting,
             prefill_tokens: reservation.held.prefill_tokens,
             ..Load::default()
         };

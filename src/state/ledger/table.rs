@@ -4,7 +4,7 @@
 //! magic u32 · endpoints u32 · counters u32 · slots u32
 //! endpoints × id u64
 //! counters  × (pool u64, picks u64)
-//! slots     × (vm u64, heartbeat_ms u64, endpoints × (requests u32, prefill u64, decode u64))
+//! slots     × (vm u64, heartbeat_ms u64, endpoints × (requests u32, waiting u32, prefill u64, decode u64, context u64))
 //! ```
 //!
 //! The common case touches a few cells of this in place ([`Table`]). Whatever changes the shape (a
@@ -14,12 +14,12 @@ use crate::endpoint::EndpointId;
 use crate::policy::Load;
 use crate::state::codec::{read_u32, read_u64, write};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"WRL1");
+const MAGIC: u32 = u32::from_le_bytes(*b"WRL2");
 const HEADER: usize = 16;
 const ID: usize = 8;
 const COUNTER: usize = 16;
 const SLOT_HEAD: usize = 16;
-const CELL: usize = 20;
+const CELL: usize = 32;
 
 /// Most endpoints with a column; those without load make room for new ones.
 pub(super) const MAX_ENDPOINTS: usize = 4_096;
@@ -143,16 +143,20 @@ fn is_dead(heartbeat_ms: u64, now_ms: u64, ttl_ms: u64) -> bool {
 fn decode_cell(cell: &[u8]) -> Load {
     Load {
         requests: read_u32(cell, 0).unwrap_or(0),
-        prefill_tokens: read_u64(cell, 4).unwrap_or(0),
-        decode_tokens: read_u64(cell, 12).unwrap_or(0),
+        waiting: read_u32(cell, 4).unwrap_or(0),
+        prefill_tokens: read_u64(cell, 8).unwrap_or(0),
+        decode_tokens: read_u64(cell, 16).unwrap_or(0),
+        context_tokens: read_u64(cell, 24).unwrap_or(0),
     }
 }
 
 fn encode_cell(load: Load) -> [u8; CELL] {
     let mut cell = [0; CELL];
     write(&mut cell, 0, &load.requests.to_le_bytes());
-    write(&mut cell, 4, &load.prefill_tokens.to_le_bytes());
-    write(&mut cell, 12, &load.decode_tokens.to_le_bytes());
+    write(&mut cell, 4, &load.waiting.to_le_bytes());
+    write(&mut cell, 8, &load.prefill_tokens.to_le_bytes());
+    write(&mut cell, 16, &load.decode_tokens.to_le_bytes());
+    write(&mut cell, 24, &load.context_tokens.to_le_bytes());
     cell
 }
 

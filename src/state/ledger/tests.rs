@@ -13,7 +13,16 @@ fn cost(prefill_tokens: u64, decode_tokens: u64) -> Load {
         requests: 1,
         prefill_tokens,
         decode_tokens,
+        ..Load::default()
     }
+}
+
+/// Lets `choose` pick, at a cost that is the same everywhere.
+fn with(
+    cost: Load,
+    mut choose: impl FnMut(&[Load], u64) -> Option<usize>,
+) -> impl FnMut(&[Load], u64) -> Option<(usize, Load)> {
+    move |loads, sequence| Some((choose(loads, sequence)?, cost))
 }
 
 fn least(loads: &[Load], _: u64) -> Option<usize> {
@@ -33,7 +42,7 @@ fn a2_every_vm_sees_what_the_others_reserved() {
     let mut held = Vec::new();
     for turn in 0..8 {
         let reservation = vms[turn % 4]
-            .reserve(&store, 1_000, POOL, &ids(8), cost(100, 10), least)
+            .reserve(&store, 1_000, POOL, &ids(8), with(cost(100, 10), least))
             .unwrap();
         held.push(reservation);
     }
@@ -54,7 +63,7 @@ fn a5_prefill_is_released_before_the_rest() {
     let store = MemoryStore::new();
     let mut ledger = Ledger::new(1);
     let mut reservation = ledger
-        .reserve(&store, 0, POOL, &ids(1), cost(4_000, 50), least)
+        .reserve(&store, 0, POOL, &ids(1), with(cost(4_000, 50), least))
         .unwrap();
     ledger.release_prefill(&store, 1, &mut reservation);
     ledger.release_prefill(&store, 2, &mut reservation);
@@ -71,9 +80,9 @@ fn the_sequence_counts_picks_of_a_pool_across_vms() {
         let pool = turn % 2;
         let mut ledger = Ledger::new(turn + 1);
         let reservation = ledger
-            .reserve(&store, 0, pool, &ids(2), cost(1, 1), |_, sequence| {
+            .reserve(&store, 0, pool, &ids(2), |_, sequence| {
                 seen.push((pool, sequence));
-                Some(0)
+                Some((0, cost(1, 1)))
             })
             .unwrap();
         ledger.release(&store, 0, reservation);
@@ -86,7 +95,7 @@ fn a_transfer_moves_what_is_held() {
     let store = MemoryStore::new();
     let mut ledger = Ledger::new(1);
     let reservation = ledger
-        .reserve(&store, 0, POOL, &ids(2), cost(7, 3), |_, _| Some(0))
+        .reserve(&store, 0, POOL, &ids(2), with(cost(7, 3), |_, _| Some(0)))
         .unwrap();
     // The endpoint that served may be one that no pick has named before.
     let reservation = ledger.transfer(&store, 1, reservation, EndpointId(77));
@@ -103,10 +112,10 @@ fn a_dead_vm_pins_its_load_no_longer_than_the_stated_time() {
     let mut dead = Ledger::new(1);
     let mut alive = Ledger::new(2);
     let lost = dead
-        .reserve(&store, 0, POOL, &ids(2), cost(9, 9), least)
+        .reserve(&store, 0, POOL, &ids(2), with(cost(9, 9), least))
         .unwrap();
     let kept = alive
-        .reserve(&store, 0, POOL, &ids(2), cost(5, 5), least)
+        .reserve(&store, 0, POOL, &ids(2), with(cost(5, 5), least))
         .unwrap();
     for now_ms in (500..=SLOT_TTL_MS).step_by(500) {
         alive.tick(&store, now_ms);
@@ -129,10 +138,10 @@ fn a_clock_that_is_set_back_pins_nothing() {
     let mut dead = Ledger::new(1);
     let mut alive = Ledger::new(2);
     let _lost = dead
-        .reserve(&store, 100_000, POOL, &ids(2), cost(9, 9), least)
+        .reserve(&store, 100_000, POOL, &ids(2), with(cost(9, 9), least))
         .unwrap();
     let kept = alive
-        .reserve(&store, 100_000, POOL, &ids(2), cost(5, 5), least)
+        .reserve(&store, 100_000, POOL, &ids(2), with(cost(5, 5), least))
         .unwrap();
     alive.tick(&store, 1_000);
     assert_eq!(sum(&alive.totals(&store)), cost(5, 5));
@@ -146,7 +155,7 @@ fn bytes_of_another_version_are_replaced() {
     store.put(KEY, b"something else entirely").unwrap();
     let mut ledger = Ledger::new(1);
     let reservation = ledger
-        .reserve(&store, 0, POOL, &ids(3), cost(1, 1), least)
+        .reserve(&store, 0, POOL, &ids(3), with(cost(1, 1), least))
         .unwrap();
     assert_eq!(sum(&ledger.totals(&store)), cost(1, 1));
     ledger.release(&store, 0, reservation);
@@ -162,7 +171,7 @@ fn endpoints_without_load_make_room_for_new_ones() {
         let some: Vec<EndpointId> = (start..start + 500).map(EndpointId).collect();
         held.push(
             ledger
-                .reserve(&store, 0, POOL, &some, cost(1, 1), |_, _| Some(7))
+                .reserve(&store, 0, POOL, &some, with(cost(1, 1), |_, _| Some(7)))
                 .unwrap(),
         );
     }
@@ -213,14 +222,14 @@ fn a_store_that_fails_stops_no_traffic_and_is_caught_up_with() {
     let store = Flaky::default();
     let mut ledger = Ledger::new(1);
     let early = ledger
-        .reserve(&store, 0, POOL, &ids(2), cost(4, 4), least)
+        .reserve(&store, 0, POOL, &ids(2), with(cost(4, 4), least))
         .unwrap();
     store.down.set(true);
     let one = ledger
-        .reserve(&store, 1, POOL, &ids(2), cost(1, 1), least)
+        .reserve(&store, 1, POOL, &ids(2), with(cost(1, 1), least))
         .unwrap();
     let two = ledger
-        .reserve(&store, 1, POOL, &ids(2), cost(2, 2), least)
+        .reserve(&store, 1, POOL, &ids(2), with(cost(2, 2), least))
         .unwrap();
     assert_ne!(early.endpoint(), one.endpoint());
     ledger.release(&store, 2, early);
@@ -231,7 +240,8 @@ fn a_store_that_fails_stops_no_traffic_and_is_caught_up_with() {
         Load {
             requests: 2,
             prefill_tokens: 3,
-            decode_tokens: 3
+            decode_tokens: 3,
+            ..Load::default()
         }
     );
     ledger.release(&store, 4, one);
@@ -251,9 +261,10 @@ fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
                 let mut held = std::collections::VecDeque::new();
                 for turn in 0..1_000_u64 {
                     let reservation = ledger
-                        .reserve(store, turn, POOL, &ids(4), cost(10, 10), |loads, _| {
+                        .reserve(store, turn, POOL, &ids(4), |loads, _| {
                             let total: u32 = loads.iter().map(|load| load.requests).sum();
-                            (0..4).find(|index| loads[*index].requests <= total / 4)
+                            let fits = (0..4).find(|index| loads[*index].requests <= total / 4);
+                            fits.map(|index| (index, cost(10, 10)))
                         })
                         .expect("somebody is at or below the mean");
                     held.push_back(reservation);

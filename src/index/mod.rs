@@ -1,0 +1,234 @@
+//! Which endpoint holds which prefix blocks, as far as a gateway can know.
+//!
+//! The index models each engine's prefix cache as vLLM keeps it: the blocks that were used last stay,
+//! and of one prompt the tail goes first. A clock per endpoint counts the blocks that were new there;
+//! a block's age is how far that clock has gone since its last use, and with it the age at which the
+//! engine gives a block up can be learned: whenever an engine reports fewer cached tokens than were
+//! expected, the first block that it missed was too old ([`PrefixIndex::correct`]).
+//!
+//! Memory is fixed, whatever comes: a set-associative table that gives up what was used longest ago.
+
+mod log;
+mod table;
+
+use std::collections::BTreeMap;
+
+use self::log::{Entry, Log};
+use self::table::Table;
+use crate::endpoint::EndpointId;
+use crate::state::Store;
+
+/// Length of a prefix block in bytes of text: 64 tokens, at four bytes a token.
+pub const BLOCK_BYTES: u32 = 256;
+/// Most blocks of a prompt: 131,072 tokens.
+pub const MAX_BLOCKS: u32 = 2_048;
+/// Blocks that a worker's index holds, over all endpoints: 4 MiB.
+pub const INDEX_BLOCKS: u32 = 1 << 18;
+
+/// Age that no engine's cache is taken to be below, in blocks.
+const LEAST_CAPACITY_BLOCKS: u32 = 16;
+
+/// What is known about one endpoint's cache.
+#[derive(Clone, Copy, Debug)]
+struct Cache {
+    /// Blocks that were new there so far.
+    clock: u32,
+    /// Age from which on a block is taken to be gone.
+    capacity_blocks: u32,
+    /// Clock at the last restart; what is older is gone.
+    born: u32,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            clock: 0,
+            capacity_blocks: u32::MAX,
+            born: 0,
+        }
+    }
+}
+
+impl Cache {
+    fn holds(&self, stamp: u32) -> bool {
+        let age = self.clock.wrapping_sub(stamp);
+        age < self.capacity_blocks && age <= self.clock.wrapping_sub(self.born)
+    }
+}
+
+/// What an insertion found, to be held against the engine's own report later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Belief {
+    /// Leading blocks that the endpoint was believed to hold.
+    pub blocks: u32,
+    /// Ages of the leading blocks that were known, the believed ones first.
+    ages: Vec<u32>,
+}
+
+/// The index of one gateway.
+pub struct PrefixIndex {
+    table: Table,
+    caches: BTreeMap<EndpointId, Cache>,
+}
+
+impl PrefixIndex {
+    /// An index of at most `blocks` blocks, over all endpoints.
+    pub fn new(blocks: u32) -> Self {
+        Self {
+            table: Table::new(blocks),
+            caches: BTreeMap::new(),
+        }
+    }
+
+    /// Bytes that the table takes, now and ever.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    /// How many of the leading blocks of `chain` the endpoint is believed to hold.
+    ///
+    /// By bisection, since whoever holds a block holds those before it. Where the table has lost a
+    /// block from the middle, the answer may be any block before the end.
+    pub fn matched_blocks(&self, endpoint: EndpointId, chain: &[u64]) -> u32 {
+        let Some(cache) = self.caches.get(&endpoint) else {
+            return 0;
+        };
+        let held = |block: &u64| {
+            let stamp = self.table.get(tag(endpoint, *block));
+            stamp.is_some_and(|stamp| cache.holds(stamp))
+        };
+        u32::try_from(chain.partition_point(held)).unwrap_or(u32::MAX)
+    }
+
+    /// The endpoint computes `chain`, or finds it: from now on it holds all of it.
+    pub fn insert(&mut self, endpoint: EndpointId, chain: &[u64]) -> Belief {
+        let mut belief = Belief::default();
+        let cache = self.caches.entry(endpoint).or_default();
+        let before = *cache;
+        for block in chain {
+            let Some(stamp) = self.table.get(tag(endpoint, *block)) else {
+                break;
+            };
+            let held = before.holds(stamp);
+            if held && belief.ages.len() == belief.blocks as usize {
+                belief.blocks = belief.blocks.saturating_add(1);
+            }
+            belief.ages.push(before.clock.wrapping_sub(stamp));
+        }
+        let length = u32::try_from(chain.len()).unwrap_or(u32::MAX);
+        let fresh = length.saturating_sub(belief.blocks);
+        let passed = fresh.saturating_add(overtaken(&belief, cache.capacity_blocks));
+        cache.clock = cache.clock.wrapping_add(passed);
+        // Tail first, so that the head is the youngest, here as in the engine.
+        for (block, depth) in chain.iter().zip(0..length).rev() {
+            let stamp = cache.clock.wrapping_sub(depth);
+            self.table.put(tag(endpoint, *block), stamp);
+        }
+        belief
+    }
+
+    /// The engine has told how many leading blocks it found when `belief` was held.
+    pub fn correct(&mut self, endpoint: EndpointId, belief: &Belief, found_blocks: u32) {
+        let Some(cache) = self.caches.get_mut(&endpoint) else {
+            return;
+        };
+        let age = |blocks: u32| belief.ages.get(blocks as usize).copied();
+        // The engine counts in blocks of its own, so that the last one may be found in part.
+        if found_blocks.saturating_add(1) < belief.blocks {
+            // The first block that was missed was too old, and so is everything older.
+            if let Some(age) = age(found_blocks) {
+                let capacity = match cache.capacity_blocks {
+                    u32::MAX => age,
+                    known => known.min(known / 4 * 3 + age / 4),
+                };
+                cache.capacity_blocks = capacity.max(LEAST_CAPACITY_BLOCKS);
+            }
+        } else if let Some(oldest) = found_blocks.checked_sub(1).and_then(age) {
+            // It was still there at that age.
+            if cache.capacity_blocks != u32::MAX {
+                let grown = cache
+                    .capacity_blocks
+                    .saturating_add(cache.capacity_blocks / 256);
+                cache.capacity_blocks = grown.max(oldest.saturating_add(1));
+            }
+        }
+    }
+
+    /// The endpoint has lost everything: it was restarted.
+    pub fn forget(&mut self, endpoint: EndpointId) {
+        if let Some(cache) = self.caches.get_mut(&endpoint) {
+            cache.clock = cache.clock.wrapping_add(1);
+            cache.born = cache.clock;
+        }
+    }
+}
+
+/// By how much the blocks that are used again make all others older, on average: a block of age a
+/// overtakes those that are younger, which are a / capacity of all.
+fn overtaken(belief: &Belief, capacity_blocks: u32) -> u32 {
+    let ages = belief.ages.iter().take(belief.blocks as usize);
+    let sum: u64 = ages.map(|age| u64::from(*age)).sum();
+    u32::try_from(sum / u64::from(capacity_blocks.max(1))).unwrap_or(u32::MAX)
+}
+
+/// One worker's index, kept like those of the others.
+pub struct SharedIndex {
+    index: PrefixIndex,
+    log: Log,
+}
+
+impl SharedIndex {
+    /// `vm` is unique among the VMs that share the store, `group` names those with one configuration.
+    pub fn new(blocks: u32, vm: u64, group: u64) -> Self {
+        Self {
+            index: PrefixIndex::new(blocks),
+            log: Log::new(vm, group),
+        }
+    }
+
+    /// The index, with what the other workers have sent since the last time.
+    pub fn latest<S: Store + ?Sized>(&mut self, store: &S) -> &PrefixIndex {
+        let index = &mut self.index;
+        self.log.read(store, |entry| match entry {
+            Entry::Sent(endpoint, blocks) => {
+                index.insert(endpoint, blocks);
+            }
+            Entry::Lost(endpoint) => index.forget(endpoint),
+        });
+        index
+    }
+
+    /// As [`PrefixIndex::insert`], for all workers.
+    pub fn insert<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        endpoint: EndpointId,
+        chain: &[u64],
+    ) -> Belief {
+        if chain.is_empty() {
+            return Belief::default();
+        }
+        self.log.append(store, Entry::Sent(endpoint, chain));
+        self.index.insert(endpoint, chain)
+    }
+
+    /// As [`PrefixIndex::forget`], for all workers.
+    pub fn forget<S: Store + ?Sized>(&mut self, store: &S, endpoint: EndpointId) {
+        self.log.append(store, Entry::Lost(endpoint));
+        self.index.forget(endpoint);
+    }
+
+    /// As [`PrefixIndex::correct`], for this worker; the others learn from answers of their own.
+    pub fn correct(&mut self, endpoint: EndpointId, belief: &Belief, found_blocks: u32) {
+        self.index.correct(endpoint, belief, found_blocks);
+    }
+}
+
+/// A block at an endpoint.
+fn tag(endpoint: EndpointId, block: u64) -> u64 {
+    let mixed = (block ^ endpoint.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+#[cfg(test)]
+mod tests;

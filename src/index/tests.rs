@@ -1,0 +1,182 @@
+use super::*;
+use crate::random::Random;
+use crate::state::memory::MemoryStore;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const A: EndpointId = EndpointId(0xaaaa);
+const B: EndpointId = EndpointId(0xbbbb);
+
+/// The chain of prompt `root` and its first `length` blocks; chains of one root share beginnings.
+fn chain(root: u64, length: usize) -> Vec<u64> {
+    let mut random = Random::new(root);
+    (0..length).map(|_| random.bits()).collect()
+}
+
+#[test]
+fn what_was_sent_is_found_again_where_it_was_sent() {
+    let mut index = PrefixIndex::new(1_000);
+    assert_eq!(index.insert(A, &chain(1, 5)), Belief::default());
+    assert_eq!(index.matched_blocks(A, &chain(1, 9)), 5);
+    assert_eq!(index.matched_blocks(A, &chain(1, 3)), 3);
+    assert_eq!(index.matched_blocks(A, &chain(2, 9)), 0);
+    assert_eq!(index.matched_blocks(B, &chain(1, 9)), 0);
+    assert_eq!(index.insert(A, &chain(1, 9)).blocks, 5);
+}
+
+#[test]
+fn a_restarted_endpoint_holds_nothing_of_before() {
+    let mut index = PrefixIndex::new(1_000);
+    index.insert(A, &chain(1, 5));
+    index.insert(B, &chain(1, 5));
+    index.forget(A);
+    assert_eq!(index.matched_blocks(A, &chain(1, 5)), 0);
+    assert_eq!(index.matched_blocks(B, &chain(1, 5)), 5);
+    assert_eq!(index.insert(A, &chain(1, 5)).blocks, 0);
+    assert_eq!(index.matched_blocks(A, &chain(1, 5)), 5);
+}
+
+/// An engine whose cache is smaller than what is sent to it, and a client that comes back late: the
+/// index learns when the engine gives blocks up, and no longer believes in older ones.
+#[test]
+fn what_the_engine_gave_up_is_learned_from_its_reports() {
+    let mut index = PrefixIndex::new(100_000);
+    // Holds the last 50 prompts of 20 blocks.
+    let kept = 50;
+    for turn in 0..400_u64 {
+        let fresh = chain(1_000 + turn, 20);
+        let belief = index.insert(A, &fresh);
+        index.correct(A, &belief, 0);
+        // Somebody returns after 100 others: too late.
+        if turn >= 100 && turn % 10 == 0 {
+            let late = chain(1_000 + turn - 100, 20);
+            let belief = index.insert(A, &late);
+            index.correct(A, &belief, 0);
+        }
+    }
+    let age = |back: u64| index.matched_blocks(A, &chain(1_399 - back, 20));
+    assert_eq!((age(1), age(kept / 2)), (20, 20));
+    assert_eq!(age(110), 0);
+}
+
+#[test]
+fn an_engine_that_keeps_more_than_was_thought_is_believed_again() {
+    let mut index = PrefixIndex::new(100_000);
+    let visit = |index: &mut PrefixIndex, root: u64, found: u32| {
+        let belief = index.insert(A, &chain(root, 20));
+        index.correct(A, &belief, found);
+        belief.blocks
+    };
+    for root in 0..10 {
+        visit(&mut index, root, 0);
+    }
+    // Something is missed once, for whatever reason.
+    visit(&mut index, 5, 0);
+    assert_eq!(index.matched_blocks(A, &chain(0, 20)), 0);
+    // It was the exception.
+    visit(&mut index, 0, 20);
+    for root in 10..15 {
+        visit(&mut index, root, 0);
+    }
+    assert_eq!(index.matched_blocks(A, &chain(7, 20)), 20);
+}
+
+#[test]
+fn memory_is_the_same_whatever_comes() {
+    let mut index = PrefixIndex::new(1_024);
+    let bytes = index.bytes();
+    assert_eq!(bytes, 16 * 1_024);
+    let mut random = Random::new(1);
+    for _ in 0..5_000 {
+        index.insert(EndpointId(random.below(4)), &chain(random.bits(), 20));
+    }
+    assert_eq!(index.bytes(), bytes);
+    index.insert(A, &chain(1, 20));
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 20);
+}
+
+proptest! {
+    /// A table that is large enough, and an engine that gives nothing up, against sets of blocks.
+    #[test]
+    fn the_longest_match_equals_that_of_the_naive_twin(
+        prompts in prop::collection::vec((0..3_u64, 0..6_u64, 0..40_usize), 1..60),
+    ) {
+        let mut index = PrefixIndex::new(100_000);
+        let mut twin: BTreeMap<EndpointId, BTreeSet<u64>> = BTreeMap::new();
+        for (endpoint, root, length) in prompts {
+            let endpoint = EndpointId(endpoint);
+            let prompt = chain(root, length);
+            let held = twin.entry(endpoint).or_default();
+            let expected = prompt.iter().take_while(|block| held.contains(block)).count();
+            prop_assert_eq!(index.matched_blocks(endpoint, &prompt) as usize, expected);
+            prop_assert_eq!(index.insert(endpoint, &prompt).blocks as usize, expected);
+            held.extend(prompt);
+        }
+    }
+
+    /// A table that is far too small never finds what was not sent.
+    #[test]
+    fn a_small_table_forgets_but_never_invents(
+        prompts in prop::collection::vec((0..3_u64, 0..50_u64, 1..40_usize), 1..80),
+    ) {
+        let mut index = PrefixIndex::new(64);
+        let mut sent: BTreeMap<(u64, u64), usize> = BTreeMap::new();
+        for (endpoint, root, length) in prompts {
+            let matched = index.matched_blocks(EndpointId(endpoint), &chain(root, length)) as usize;
+            let longest = sent.entry((endpoint, root)).or_default();
+            prop_assert!(matched <= *longest);
+            index.insert(EndpointId(endpoint), &chain(root, length));
+            *longest = length.max(*longest);
+        }
+    }
+
+    /// Whatever bytes lie under the log's keys.
+    #[test]
+    fn any_bytes_in_the_log_are_harmless(
+        head in prop::collection::vec(any::<u8>(), 0..20),
+        segment in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let store = MemoryStore::new();
+        let mut index = SharedIndex::new(100, 1, 7);
+        store.put("warmroute/1/index/0000000000000007", &head).unwrap();
+        for key in 0..64 {
+            store.put(&format!("warmroute/1/index/0000000000000007/{key}"), &segment).unwrap();
+        }
+        index.latest(&store);
+        index.insert(&store, A, &chain(1, 5));
+        prop_assert_eq!(index.latest(&store).matched_blocks(A, &chain(1, 5)), 5);
+    }
+}
+
+#[test]
+fn what_one_worker_sends_all_workers_know() {
+    let store = MemoryStore::new();
+    let mut workers: Vec<SharedIndex> = (1..=3).map(|vm| SharedIndex::new(10_000, vm, 7)).collect();
+    let mut stranger = SharedIndex::new(10_000, 9, 8);
+    for turn in 0..300_u64 {
+        let prompt = chain(turn, 30);
+        workers[turn as usize % 3].insert(&store, A, &prompt);
+        for worker in &mut workers {
+            assert_eq!(worker.latest(&store).matched_blocks(A, &prompt), 30);
+        }
+    }
+    assert_eq!(stranger.latest(&store).matched_blocks(A, &chain(5, 30)), 0);
+    workers[0].forget(&store, A);
+    assert_eq!(
+        workers[1].latest(&store).matched_blocks(A, &chain(299, 30)),
+        0
+    );
+}
+
+#[test]
+fn who_falls_far_behind_goes_on_with_what_is_left_of_the_log() {
+    let store = MemoryStore::new();
+    let mut writer = SharedIndex::new(100_000, 1, 7);
+    let mut late = SharedIndex::new(100_000, 2, 7);
+    for turn in 0..3_000_u64 {
+        writer.insert(&store, A, &chain(turn, 50));
+    }
+    let index = late.latest(&store);
+    assert_eq!(index.matched_blocks(A, &chain(2_999, 50)), 50);
+    assert_eq!(index.matched_blocks(A, &chain(0, 50)), 0);
+}
