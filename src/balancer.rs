@@ -397,19 +397,21 @@ impl Balancer {
 
     /// Compares what the engines report of their KV cache with what is known to be there.
     fn learn_kv<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
-        let totals = self.ledger.totals(store);
+        let mut totals = None;
         for (id, report) in &self.reports {
             let seen = self.kv_seen_ms.insert(*id, report.at_ms);
-            let context_tokens = totals.get(id).map_or(0, |load| load.context_tokens);
             // Too little says nothing, and what was said before is old.
-            if seen != Some(report.at_ms)
-                && report.kv_usage_permille >= 50
-                && report.age_ms(now_ms) < 500
-                && report.others() == 0
+            if seen == Some(report.at_ms)
+                || report.kv_usage_permille < 50
+                || report.age_ms(now_ms) >= 500
+                || report.others() > 0
             {
-                self.rates
-                    .kv_used(*id, context_tokens, report.kv_usage_permille);
+                continue;
             }
+            let totals = totals.get_or_insert_with(|| self.ledger.totals(store));
+            let context_tokens = totals.get(id).map_or(0, |load| load.context_tokens);
+            self.rates
+                .kv_used(*id, context_tokens, report.kv_usage_permille);
         }
     }
 

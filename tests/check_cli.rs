@@ -6,6 +6,9 @@
     clippy::indexing_slicing
 )]
 
+#[path = "support/example.rs"]
+mod example;
+
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,18 +25,7 @@ struct Outcome {
 /// The checker, built once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--example", "check"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(built.success(), "cargo build --example check: {built}");
-        // target/PROFILE/deps/check_cli-HASH
-        let this = std::env::current_exe().unwrap();
-        let profile = this.parent().unwrap().parent().unwrap();
-        profile.join("examples").join("check")
-    })
+    PROGRAM.get_or_init(|| example::built("check"))
 }
 
 fn check(arguments: &[&str]) -> Outcome {

@@ -12,6 +12,8 @@
 mod play;
 #[macro_use]
 mod support;
+#[path = "support/example.rs"]
+mod example;
 
 #[path = "e2e_replay/program.rs"]
 mod program;

@@ -6,6 +6,9 @@
     clippy::indexing_slicing
 )]
 
+#[path = "support/example.rs"]
+mod example;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -14,18 +17,7 @@ use std::sync::OnceLock;
 /// The simulator, built once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--example", "simulate"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(built.success(), "cargo build --example simulate: {built}");
-        // target/PROFILE/deps/simulate_cli-HASH
-        let this = std::env::current_exe().unwrap();
-        let profile = this.parent().unwrap().parent().unwrap();
-        profile.join("examples").join("simulate")
-    })
+    PROGRAM.get_or_init(|| example::built("simulate"))
 }
 
 fn simulate(arguments: &[&str]) -> Output {

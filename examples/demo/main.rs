@@ -14,7 +14,6 @@ mod support;
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::signal::unix::{SignalKind, signal};
 use warmroute::sim::fleet::POLICIES;
 
 /// A chat load through Envoy and Warmroute on mock replicas, under one policy after the other.
@@ -55,23 +54,7 @@ pub struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(why) => return fail(&why.to_string()),
-    };
-    // Leaving the select drops the fleet, and with it Envoy.
-    let outcome = runtime.block_on(async {
-        let mut terminated = signal(SignalKind::terminate()).map_err(|e| e.to_string())?;
-        tokio::select! {
-            outcome = demo(&args) => outcome.map(|()| ExitCode::SUCCESS),
-            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
-            _ = terminated.recv() => Ok(ExitCode::from(143)),
-        }
-    });
-    outcome.unwrap_or_else(|why| fail(&why))
+    support::program::run("demo", demo(&args))
 }
 
 async fn demo(args: &Args) -> Result<(), String> {
@@ -90,9 +73,4 @@ async fn demo(args: &Args) -> Result<(), String> {
         print!("{}", report::figures(&results)?);
     }
     report::succeeded(&results)
-}
-
-fn fail(why: &str) -> ExitCode {
-    eprintln!("demo: {why}");
-    ExitCode::FAILURE
 }

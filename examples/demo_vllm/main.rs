@@ -26,7 +26,6 @@ use clap::Parser;
 use report::Outcome;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::signal::unix::{SignalKind, signal};
 use warmroute::sim::fleet::POLICIES;
 use warmroute::sim::profiles;
 use warmroute::sim::replica::Profile;
@@ -94,23 +93,7 @@ fn rate(text: &str) -> Result<f64, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(why) => return fail(&why.to_string()),
-    };
-    // Leaving the select drops the engines and Envoy, which ends them.
-    let outcome = runtime.block_on(async {
-        let mut terminated = signal(SignalKind::terminate()).map_err(|e| e.to_string())?;
-        tokio::select! {
-            outcome = demo(&args) => outcome.map(|()| ExitCode::SUCCESS),
-            _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
-            _ = terminated.recv() => Ok(ExitCode::from(143)),
-        }
-    });
-    outcome.unwrap_or_else(|why| fail(&why))
+    support::program::run("demo_vllm", demo(&args))
 }
 
 async fn demo(args: &Args) -> Result<(), String> {
@@ -160,9 +143,4 @@ fn predict_only(args: &Args, workload: &Workload, left_out: usize) -> Result<(),
         println!("{}", report::predicted(&predicted, &endless));
     }
     Ok(())
-}
-
-fn fail(why: &str) -> ExitCode {
-    eprintln!("demo_vllm: {why}");
-    ExitCode::FAILURE
 }

@@ -13,11 +13,11 @@
 #[path = "server.rs"]
 mod server;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use server::{Mock, MockOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use warmroute::sim::replica::Profile;
+use warmroute::sim::profiles;
 
 /// Answers as vLLM 0.32 does, in the time that a model of the engine says.
 #[derive(Parser)]
@@ -38,8 +38,8 @@ struct Arguments {
     #[arg(long, default_value_t = 131_072)]
     max_model_len: u32,
     /// What the replica can do.
-    #[arg(long, value_enum, default_value_t = Hardware::L4)]
-    profile: Hardware,
+    #[arg(long, value_parser = profiles::NAMES, default_value = "l4")]
+    profile: String,
     /// 1.0 is real time, 0.1 ten times faster.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
@@ -57,14 +57,6 @@ struct Arguments {
     tells_endpoint: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Hardware {
-    /// An 8B model on an NVIDIA L4.
-    L4,
-    /// Near-zero times.
-    Fast,
-}
-
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -79,10 +71,8 @@ async fn main() -> ExitCode {
 }
 
 async fn serve(arguments: Arguments, listen: SocketAddr) -> std::io::Result<()> {
-    let mut profile = match arguments.profile {
-        Hardware::L4 => Profile::default(),
-        Hardware::Fast => Profile::fast(),
-    };
+    // Only names that the flag takes; they all have a profile.
+    let mut profile = profiles::named(&arguments.profile).unwrap_or_default();
     profile.blocks = arguments.blocks.unwrap_or(profile.blocks);
     let mock = Mock::start(MockOptions {
         listen,

@@ -1,5 +1,6 @@
 //! The program itself: reports, exit codes, errors.
 
+use crate::example;
 use crate::support::mock::{Mock, MockOptions};
 use crate::support::root;
 use serde_json::Value;
@@ -17,18 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The program, built once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--example", "replay"])
-            .current_dir(root())
-            .status()
-            .unwrap();
-        assert!(built.success(), "cargo build --example replay: {built}");
-        // target/PROFILE/deps/e2e_replay-HASH
-        let this = std::env::current_exe().unwrap();
-        let profile = this.parent().unwrap().parent().unwrap();
-        profile.join("examples").join("replay")
-    })
+    PROGRAM.get_or_init(|| example::built("replay"))
 }
 
 /// A file of this test alone.

@@ -165,16 +165,7 @@ impl EnvoyProcess {
 
 impl Drop for EnvoyProcess {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if begun.elapsed() > STOP_LIMIT {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        super::program::end(&mut self.child, STOP_LIMIT);
         if std::thread::panicking() {
             eprintln!("--- end of {}:\n{}", self.log.display(), self.log_tail());
         }

@@ -52,6 +52,7 @@ pub mod envoy;
 pub mod fleet;
 #[path = "../../examples/mock_vllm/server.rs"]
 pub mod mock;
+pub mod program;
 pub mod stats;
 
 use std::path::{Path, PathBuf};

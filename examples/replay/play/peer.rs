@@ -103,17 +103,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if begun.elapsed() > STOP_LIMIT {
-                // The guard goes; what it guards has had its KILL by then.
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        crate::support::program::end(&mut self.child, STOP_LIMIT);
     }
 }
 
