@@ -1,8 +1,11 @@
 //! The facade that sessions pick through: pools, their policies, the ledger and the engines' reports.
 
+mod engines;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use self::engines::Outages;
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::index::{BLOCK_BYTES, Belief, INDEX_BLOCKS, SharedIndex};
@@ -10,7 +13,7 @@ use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
 use crate::state::ledger::{Ledger, Reservation};
-use crate::state::snapshots::{self, Report};
+use crate::state::snapshots::Report;
 use crate::tokens::Usage;
 
 /// What one pick is asked for.
@@ -121,6 +124,7 @@ pub struct Balancer {
     rates: Rates,
     /// The report that KV sizes were last learned from, by endpoint.
     kv_seen_ms: BTreeMap<EndpointId, u64>,
+    outages: Outages,
 }
 
 impl Balancer {
@@ -142,6 +146,7 @@ impl Balancer {
             index,
             rates: Rates::new(),
             kv_seen_ms: BTreeMap::new(),
+            outages: Outages::default(),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -303,27 +308,6 @@ impl Balancer {
         Some(&mut self.rates)
     }
 
-    /// Traffic at an endpoint that is not ours, and its KV cache usage, as far as a fresh report tells.
-    fn others(&self, id: EndpointId, now_ms: u64) -> (Load, u32) {
-        let Some(report) = self
-            .reports
-            .get(&id)
-            .filter(|report| report.is_fresh(now_ms, self.stale_after_ms))
-        else {
-            return (Load::default(), 0);
-        };
-        let requests = report.others();
-        let waiting = u64::from(requests.min(report.waiting));
-        let load = Load {
-            requests,
-            waiting: requests.min(report.waiting),
-            prefill_tokens: waiting.saturating_mul(self.typical.prefill_tokens),
-            decode_tokens: u64::from(requests).saturating_mul(self.typical.decode_tokens),
-            context_tokens: u64::from(requests).saturating_mul(self.typical.context_tokens),
-        };
-        (load, report.kv_usage_permille)
-    }
-
     /// Learns what an inference call costs here: other people's are priced as our last few dozen.
     pub fn learn_typical(&mut self, cost: Load) {
         let blend = |old: u64, new: u64| old.saturating_mul(15).saturating_add(new) / 16;
@@ -381,48 +365,9 @@ impl Balancer {
         }
     }
 
-    /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
-    pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
-        self.ledger.tick(store, now_ms);
-        if self.stale_after_ms > 0 {
-            self.reports = snapshots::load(store, self.config.fingerprint)
-                .into_iter()
-                .map(|report| (report.endpoint, report))
-                .collect();
-            if self.index.is_some() {
-                self.learn_kv(store, now_ms);
-            }
-        }
-    }
-
-    /// Compares what the engines report of their KV cache with what is known to be there.
-    fn learn_kv<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
-        let mut totals = None;
-        for (id, report) in &self.reports {
-            let seen = self.kv_seen_ms.insert(*id, report.at_ms);
-            // Too little says nothing, and what was said before is old.
-            if seen == Some(report.at_ms)
-                || report.kv_usage_permille < 50
-                || report.age_ms(now_ms) >= 500
-                || report.others() > 0
-            {
-                continue;
-            }
-            let totals = totals.get_or_insert_with(|| self.ledger.totals(store));
-            let context_tokens = totals.get(id).map_or(0, |load| load.context_tokens);
-            self.rates
-                .kv_used(*id, context_tokens, report.kv_usage_permille);
-        }
-    }
-
     /// What this Envoy has in flight, by endpoint.
     pub fn totals<S: Store + ?Sized>(&self, store: &S) -> BTreeMap<EndpointId, Load> {
         self.ledger.totals(store)
-    }
-
-    /// The latest report on each endpoint, fresh or not.
-    pub fn reports(&self) -> &BTreeMap<EndpointId, Report> {
-        &self.reports
     }
 }
 

@@ -148,6 +148,11 @@ impl<M: Meter> Metrics<M> {
         }
     }
 
+    /// An engine was restarted.
+    pub fn restarted(&mut self, endpoint: EndpointId) {
+        self.count("warmroute_engine_restarts_total", endpoint, 1);
+    }
+
     /// A scrape came to nothing.
     pub fn scrape_failed(&mut self, endpoint: EndpointId) {
         self.count("warmroute_scrape_failures_total", endpoint, 1);

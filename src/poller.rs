@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::endpoint::EndpointId;
 use crate::policy::Load;
-use crate::scrape;
+use crate::scrape::{self, Life};
 use crate::state::snapshots::Report;
 
 /// One endpoint's schedule.
@@ -22,6 +22,21 @@ struct Asked {
     at_ms: u64,
     ours: u32,
 }
+
+/// What an answer comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The engine says how it is.
+    Report(Report),
+    /// Nobody listens there.
+    Refused,
+    /// It says nothing, or nobody knows what.
+    Nothing,
+}
+
+/// What Envoy answers in an engine's place, with status 503, if a connection was refused. It tells a
+/// timeout of the connection apart.
+const REFUSED: &[u8] = b"reset reason: remote connection failure";
 
 /// The schedule of all endpoints.
 #[derive(Debug)]
@@ -81,7 +96,7 @@ impl Poller {
         }
     }
 
-    /// An answer came. `None` if it says nothing.
+    /// An answer came.
     ///
     /// The gauges were taken at some time between question and answer, so the larger of what we had
     /// in flight at either moment is taken to be in them: better to miss some of other people's
@@ -93,19 +108,29 @@ impl Poller {
         status: u16,
         body: &[u8],
         totals: &BTreeMap<EndpointId, Load>,
-    ) -> Option<Report> {
-        let asked = self.schedules.get_mut(&id)?.asked.take()?;
-        if status != 200 {
-            return None;
+    ) -> Answer {
+        let schedule = self.schedules.get_mut(&id);
+        let Some(asked) = schedule.and_then(|schedule| schedule.asked.take()) else {
+            return Answer::Nothing;
+        };
+        if status == 503 && body.windows(REFUSED.len()).any(|part| part == REFUSED) {
+            return Answer::Refused;
         }
-        let snapshot = scrape::parse(body).ok()?;
-        Some(Report {
+        let snapshot = match status {
+            200 => scrape::parse(body).ok(),
+            _ => None,
+        };
+        let Some(snapshot) = snapshot else {
+            return Answer::Nothing;
+        };
+        Answer::Report(Report {
             endpoint: id,
             at_ms: now_ms,
             running: snapshot.running.unwrap_or(0),
             waiting: snapshot.waiting.unwrap_or(0),
             kv_usage_permille: snapshot.kv_usage_permille.unwrap_or(0),
             ours: asked.ours.max(ours(id, totals)),
+            life: Life::of(&snapshot),
         })
     }
 }
@@ -120,6 +145,13 @@ mod tests {
 
     const METRICS: &[u8] =
         b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n";
+
+    fn reported(answer: Answer) -> Report {
+        match answer {
+            Answer::Report(report) => report,
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn totals(requests: u32) -> BTreeMap<EndpointId, Load> {
         BTreeMap::from([(
@@ -136,16 +168,14 @@ mod tests {
         let mut poller = Poller::new(1_000, 800, [EndpointId(1), EndpointId(2)]);
         assert_eq!(poller.due(10, &totals(0)), [EndpointId(1), EndpointId(2)]);
         assert_eq!(poller.due(110, &totals(0)), []);
-        let report = poller
-            .answered(EndpointId(1), 120, 200, METRICS, &totals(1))
-            .unwrap();
+        let report = reported(poller.answered(EndpointId(1), 120, 200, METRICS, &totals(1)));
         assert_eq!(
             (report.running, report.waiting, report.ours, report.others()),
             (3, 2, 1, 4)
         );
         assert_eq!(
             poller.answered(EndpointId(2), 120, 503, METRICS, &totals(1)),
-            None
+            Answer::Nothing
         );
         assert_eq!(poller.due(1_009, &totals(0)), []);
         assert_eq!(
@@ -158,9 +188,7 @@ mod tests {
     fn what_left_while_the_question_was_under_way_is_not_other_peoples_traffic() {
         let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
         poller.due(0, &totals(5));
-        let report = poller
-            .answered(EndpointId(1), 50, 200, METRICS, &totals(0))
-            .unwrap();
+        let report = reported(poller.answered(EndpointId(1), 50, 200, METRICS, &totals(0)));
         assert_eq!(report.others(), 0);
     }
 
@@ -180,7 +208,46 @@ mod tests {
         poller.due(0, &totals(0));
         assert_eq!(
             poller.answered(EndpointId(1), 5, 200, b"<html>", &totals(0)),
-            None
+            Answer::Nothing
         );
+    }
+
+    #[test]
+    fn a_refused_connection_is_told_from_an_answer_and_from_silence() {
+        let ask = |status, body: &[u8]| {
+            let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+            poller.due(0, &totals(0));
+            poller.answered(EndpointId(1), 5, status, body, &totals(0))
+        };
+        // As Envoy 1.40 says it.
+        let refused = b"upstream connect error or disconnect/reset before headers. reset reason: \
+            remote connection failure";
+        assert_eq!(ask(503, refused), Answer::Refused);
+        assert_eq!(ask(200, refused), Answer::Nothing);
+        let timeout = b"upstream connect error or disconnect/reset before headers. reset reason: \
+            connection timeout";
+        for (status, body) in [(503, timeout.as_slice()), (503, b""), (504, b""), (0, b"")] {
+            assert_eq!(ask(status, body), Answer::Nothing, "{status}");
+        }
+        // Nobody has asked.
+        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        let answer = poller.answered(EndpointId(1), 5, 503, refused, &totals(0));
+        assert_eq!(answer, Answer::Nothing);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_answer_is_harmless(status: u16, body: Vec<u8>, engine: bool) {
+            let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+            poller.due(0, &totals(0));
+            let mut page = match engine {
+                true => METRICS.to_vec(),
+                false => Vec::new(),
+            };
+            page.extend_from_slice(b"vllm:prompt_tokens_total ");
+            page.extend_from_slice(&body);
+            let answer = poller.answered(EndpointId(1), 5, status, &page, &totals(0));
+            proptest::prop_assert!(status == 200 || answer == Answer::Nothing);
+        }
     }
 }

@@ -1,5 +1,7 @@
 use super::*;
+use crate::scrape::Life;
 use crate::state::memory::MemoryStore;
+use crate::state::snapshots;
 
 fn balancer(config: &str, vm: u64) -> Balancer {
     Balancer::new(Rc::new(Config::parse(config.as_bytes()).unwrap()), vm)
@@ -30,6 +32,7 @@ fn report(endpoint: &str, at_ms: u64, waiting: u32, ours: u32) -> Report {
         waiting,
         kv_usage_permille: 0,
         ours,
+        life: Life::default(),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
 use crate::metrics::Metrics;
 use crate::policy::Load;
-use crate::poller::Poller;
+use crate::poller::{Answer, Poller};
 use crate::random::Random;
 use crate::scrape::prometheus::MAX_TEXT_BYTES;
 use crate::session::Input;
@@ -30,6 +30,9 @@ use crate::steer::ORIGINAL_DST_HEADER;
 const TICK_MS: u32 = 100;
 /// The lease on polling and gauges runs this long, in milliseconds.
 const LEASE_TERM_MS: u64 = 2_000;
+
+/// What is read of an answer that is no page of metrics, in bytes.
+const MAX_REASON_BYTES: usize = 512;
 
 /// The plugin in one VM.
 pub(super) struct Root {
@@ -136,10 +139,16 @@ impl Root {
         let now_ms = host::now_ns() / 1_000_000;
         let totals = vm.balancer.totals(&SharedData);
         match poller.answered(id, now_ms, status, body, &totals) {
-            Some(report) => {
-                snapshots::merge(&SharedData, vm.balancer.config().fingerprint, report);
+            Answer::Report(report) => {
+                if vm.balancer.reported(&SharedData, report) {
+                    vm.metrics.restarted(id);
+                }
             }
-            None => vm.metrics.scrape_failed(id),
+            Answer::Refused => {
+                vm.balancer.refused(&SharedData, now_ms, id);
+                vm.metrics.scrape_failed(id);
+            }
+            Answer::Nothing => vm.metrics.scrape_failed(id),
         }
     }
 
@@ -203,10 +212,15 @@ impl Context for Root {
             .and_then(|status| std::str::from_utf8(&status).ok()?.parse().ok())
             .unwrap_or(0);
         // The rest would not be read, and an engine may send more than memory holds.
-        let body = match (status, body_size) {
-            (200, 1..) => host::buffer(Buffer::CalloutBody, 0, body_size.min(MAX_TEXT_BYTES))
-                .unwrap_or_default(),
-            _ => Vec::new(),
+        let taken = match status {
+            200 => body_size.min(MAX_TEXT_BYTES),
+            // Envoy's own words are short.
+            503 => body_size.min(MAX_REASON_BYTES),
+            _ => 0,
+        };
+        let body = match taken {
+            0 => Vec::new(),
+            taken => host::buffer(Buffer::CalloutBody, 0, taken).unwrap_or_default(),
         };
         let shared = self.vm.clone();
         if let Ok(mut vm) = shared.try_borrow_mut()

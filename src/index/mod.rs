@@ -63,6 +63,8 @@ pub struct Belief {
     pub blocks: u32,
     /// Ages of the leading blocks that were known, the believed ones first.
     ages: Vec<u32>,
+    /// The life of the cache that it was believed of.
+    born: u32,
 }
 
 /// The index of one gateway.
@@ -105,6 +107,7 @@ impl PrefixIndex {
         let mut belief = Belief::default();
         let cache = self.caches.entry(endpoint).or_default();
         let before = *cache;
+        belief.born = before.born;
         for block in chain {
             let Some(stamp) = self.table.get(tag(endpoint, *block)) else {
                 break;
@@ -132,6 +135,10 @@ impl PrefixIndex {
         let Some(cache) = self.caches.get_mut(&endpoint) else {
             return;
         };
+        // What was lost in a restart was not too old.
+        if belief.born != cache.born {
+            return;
+        }
         let age = |blocks: u32| belief.ages.get(blocks as usize).copied();
         // The engine counts in blocks of its own, so that the last one may be found in part.
         if found_blocks.saturating_add(1) < belief.blocks {

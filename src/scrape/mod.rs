@@ -1,8 +1,11 @@
 //! What an engine says of itself: the text of its `/metrics` to a [`Snapshot`].
 
+mod life;
 pub mod prometheus;
 mod sglang;
 mod vllm;
+
+pub use life::Life;
 
 use std::fmt;
 

@@ -84,6 +84,13 @@ fn blames_endpoint(details: &[u8]) -> bool {
     timed_out || reset
 }
 
+/// Whether Envoy's words say that nobody listens at the endpoint: no timeout, and no limit of Envoy's.
+fn is_refusal(details: &[u8]) -> bool {
+    const REFUSED: &[u8] = b"_error:_Connection_refused";
+    details.starts_with(b"upstream_reset_before_response_started{")
+        && details.windows(REFUSED.len()).any(|part| part == REFUSED)
+}
+
 /// Reads on. Says whether the answer is complete: Envoy tells the end of a body only afterwards, in
 /// a callback of its own.
 fn response_chunk<S: Store + ?Sized>(
@@ -160,6 +167,10 @@ fn conclude<S: Store + ?Sized>(
     };
     if let Outcome::Failed(failure) = outcome {
         effects.events.push(Event::Failed { endpoint, failure });
+        let details = moment.view.response_details();
+        if failure == Failure::Unreachable && details.is_some_and(|details| is_refusal(&details)) {
+            balancer.refused(moment.store, moment.now_ms(), endpoint);
+        }
     }
     if flight.api.is_none() {
         return;

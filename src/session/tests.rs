@@ -1,3 +1,5 @@
+mod restarts;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;

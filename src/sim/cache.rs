@@ -211,6 +211,21 @@ impl BlockCache {
         self.name(mix(UNSHARED, self.unshared))
     }
 
+    /// Forgets everything. What is held stays held, but nobody finds it any more.
+    pub fn lose(&mut self) {
+        while self.oldest != NONE {
+            self.evict_oldest();
+        }
+        for (slot, index) in self.slots.iter_mut().zip(0_u32..) {
+            if slot.refs > 0 {
+                self.by_id.remove(&slot.id);
+                self.unshared = self.unshared.wrapping_add(1);
+                slot.id = mix(UNSHARED, self.unshared);
+                self.by_id.insert(slot.id, index);
+            }
+        }
+    }
+
     fn evict_oldest(&mut self) {
         let index = self.oldest;
         let Some(id) = self.slots.get(index as usize).map(|slot| slot.id) else {
@@ -295,6 +310,24 @@ mod tests {
         assert_eq!(cache.matched_blocks(&[1, 2]), 2, "the older two went first");
         cache.free(2);
         assert_eq!(cache.free_blocks(), 4);
+    }
+
+    #[test]
+    fn what_is_lost_is_found_by_nobody_and_what_is_held_still_takes_its_space() {
+        let mut cache = BlockCache::new(4);
+        run(&mut cache, &[1, 2]);
+        let mut held = Vec::new();
+        cache.find(&[1], &mut held);
+        cache.hold(held[0]);
+        cache.lose();
+        assert_eq!((cache.matched_blocks(&[1, 2]), cache.used_blocks()), (0, 1));
+        // The same prompt comes again while the old one is still there.
+        run(&mut cache, &[1, 2]);
+        cache.release(held[0]);
+        assert_eq!((cache.matched_blocks(&[1, 2]), cache.used_blocks()), (2, 0));
+        run(&mut cache, &[5, 6, 7]);
+        assert_eq!(cache.cached_blocks(), 4);
+        assert_eq!(cache.matched_blocks(&[5, 6, 7]), 3);
     }
 
     #[test]

@@ -270,6 +270,7 @@ pub struct Replica {
     step_end_us: Option<u64>,
     /// When the next step may begin.
     clock_us: u64,
+    started_us: u64,
     counters: Gauges,
     /// The job at the head of the queue that had no room, and the free blocks then.
     held_back: Option<u64>,
@@ -290,6 +291,7 @@ impl Replica {
             running: Vec::new(),
             step_end_us: None,
             clock_us: 0,
+            started_us: 0,
             counters: Gauges::default(),
             held_back: None,
             held_back_free: 0,
@@ -362,6 +364,17 @@ impl Replica {
                 None => self.step_end_us = Some(self.begin_step()),
             }
         }
+    }
+
+    /// The cache is lost, as by a restart; requests under way and counters go on all the same.
+    pub fn restart(&mut self, now_us: u64) {
+        self.cache.lose();
+        self.started_us = now_us;
+    }
+
+    /// When it was last restarted.
+    pub fn started_us(&self) -> u64 {
+        self.started_us
     }
 
     /// The current gauges and counters.

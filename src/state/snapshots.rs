@@ -1,14 +1,18 @@
 //! What the engines last reported, shared by all workers.
 //!
-//! Only the holder of the lease writes, so that no compare-and-swap is needed; a late answer to one
-//! that has just lost it may undo a row, which the next answer mends. With each report goes what this
-//! Envoy itself had in flight there at that moment: the difference is other people's traffic.
+//! Only the holder of the lease asks, but a late answer may come to one that has just lost it:
+//! compare-and-swap decides who puts a row in place of which, so that of a restart exactly one VM
+//! hears. With each report goes what this Envoy itself had in flight there at that moment: the
+//! difference is other people's traffic.
 
-use super::Store;
 use super::codec::{read_u32, read_u64, write};
+use super::{Store, Update, update};
 use crate::endpoint::EndpointId;
+use crate::scrape::Life;
 
-const ROW: usize = 32;
+const ROW: usize = 56;
+/// Stands for a figure that is not known.
+const UNKNOWN: u64 = u64::MAX;
 
 /// One engine's gauges at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub struct Report {
     pub kv_usage_permille: u32,
     /// What this Envoy had in flight there at that moment.
     pub ours: u32,
+    /// What shows whether the engine was restarted since the report before.
+    pub life: Life,
 }
 
 impl Report {
@@ -51,7 +57,7 @@ impl Report {
 /// Plugins of different configurations may share a store, during an update above all; each group of
 /// VMs with one configuration has its own reports.
 fn key(group: u64) -> String {
-    format!("warmroute/1/snapshots/{group:016x}")
+    format!("warmroute/1/reports/{group:016x}")
 }
 
 /// Reads all reports of a group; empty if there are none or they are of another format.
@@ -59,11 +65,20 @@ pub fn load<S: Store + ?Sized>(store: &S, group: u64) -> Vec<Report> {
     let Some((bytes, _)) = store.get(&key(group)) else {
         return Vec::new();
     };
+    decode_all(&bytes)
+}
+
+fn decode_all(bytes: &[u8]) -> Vec<Report> {
     bytes.chunks_exact(ROW).filter_map(decode).collect()
 }
 
 /// Writes all reports of a group.
 pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
+    // A refused write leaves the last reports, which age out.
+    let _ = store.put(&key(group), &encode_all(reports));
+}
+
+fn encode_all(reports: &[Report]) -> Vec<u8> {
     let mut bytes = vec![0; reports.len().saturating_mul(ROW)];
     for (row, report) in bytes.chunks_exact_mut(ROW).zip(reports) {
         write(row, 0, &report.endpoint.0.to_le_bytes());
@@ -72,21 +87,45 @@ pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
         write(row, 20, &report.waiting.to_le_bytes());
         write(row, 24, &report.kv_usage_permille.to_le_bytes());
         write(row, 28, &report.ours.to_le_bytes());
+        let Life {
+            started_s,
+            prompt_tokens,
+            output_tokens,
+        } = report.life;
+        let figures = [started_s, prompt_tokens, output_tokens];
+        for (place, figure) in [32, 40, 48].into_iter().zip(figures) {
+            write(row, place, &figure.unwrap_or(UNKNOWN).to_le_bytes());
+        }
     }
-    // A refused write leaves the last reports, which age out.
-    let _ = store.put(&key(group), &bytes);
+    bytes
 }
 
 /// Puts one endpoint's report in the place of its last one. What another VM learned while it held the
 /// lease stays until there is something better.
-pub fn merge<S: Store + ?Sized>(store: &S, group: u64, report: Report) {
-    let mut reports = load(store, group);
-    reports.retain(|old| old.endpoint != report.endpoint);
-    reports.push(report);
-    save(store, group, &reports);
+///
+/// Says whether the engine was restarted between the two. Of each restart one caller hears, once:
+/// the one whose report stands.
+pub fn merge<S: Store + ?Sized>(store: &S, group: u64, report: Report) -> bool {
+    let mut restarted = false;
+    let outcome = update(store, &key(group), |bytes| {
+        let mut reports = decode_all(bytes);
+        let mut report = report;
+        let before = reports.iter().find(|old| old.endpoint == report.endpoint);
+        let before = before.map(|old| old.life).unwrap_or_default();
+        restarted = report.life.is_new_since(&before);
+        report.life = report.life.following(&before);
+        reports.retain(|old| old.endpoint != report.endpoint);
+        reports.push(report);
+        *bytes = encode_all(&reports);
+        true
+    });
+    restarted && outcome == Update::Written
 }
 
 fn decode(row: &[u8]) -> Option<Report> {
+    let figure = |place| {
+        Some(read_u64(row, place)?).map(|value| Some(value).filter(|value| *value != UNKNOWN))
+    };
     Some(Report {
         endpoint: EndpointId(read_u64(row, 0)?),
         at_ms: read_u64(row, 8)?,
@@ -94,6 +133,11 @@ fn decode(row: &[u8]) -> Option<Report> {
         waiting: read_u32(row, 20)?,
         kv_usage_permille: read_u32(row, 24)?,
         ours: read_u32(row, 28)?,
+        life: Life {
+            started_s: figure(32)?,
+            prompt_tokens: figure(40)?,
+            output_tokens: figure(48)?,
+        },
     })
 }
 
@@ -113,6 +157,11 @@ mod tests {
             waiting: 12,
             kv_usage_permille: 870,
             ours: 4,
+            life: Life {
+                started_s: Some(1_764_500_000),
+                prompt_tokens: Some(0),
+                output_tokens: None,
+            },
         };
         save(
             &store,
@@ -141,5 +190,46 @@ mod tests {
         assert!(report.is_fresh(at_ms + 5_000, 5_000) && !report.is_fresh(at_ms + 5_001, 5_000));
         assert!(report.is_fresh(at_ms - 1_000, 5_000) && !report.is_fresh(at_ms - 1_001, 5_000));
         assert_eq!(Report { ours: 99, ..report }.others(), 0);
+    }
+
+    fn counting(endpoint: u64, prompt_tokens: Option<u64>) -> Report {
+        Report {
+            endpoint: EndpointId(endpoint),
+            at_ms: 1,
+            running: 0,
+            waiting: 0,
+            kv_usage_permille: 0,
+            ours: 0,
+            life: Life {
+                prompt_tokens,
+                ..Life::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_restart_is_told_once_whoever_holds_the_lease_and_of_one_endpoint_alone() {
+        let store = MemoryStore::new();
+        let told = |endpoint, prompt_tokens| merge(&store, 1, counting(endpoint, prompt_tokens));
+        assert!(
+            !told(7, Some(900)) && !told(8, Some(900)),
+            "the first say nothing"
+        );
+        assert!(!told(7, Some(1_000)));
+        // No memory of a VM's own is used: this is the next holder as well as the last.
+        assert!(!told(7, None));
+        assert!(told(7, Some(10)));
+        assert!(!told(7, Some(10)) && !told(7, Some(20)) && !told(8, Some(901)));
+        assert!(told(8, Some(1)));
+        assert!(!merge(&store, 2, counting(7, Some(0))), "another group's");
+    }
+
+    #[test]
+    fn rows_of_another_length_are_no_reports() {
+        let store = MemoryStore::new();
+        store.put(&key(1), &[0xFF; 32]).unwrap();
+        assert_eq!(load(&store, 1), []);
+        assert!(!merge(&store, 1, counting(7, Some(5))));
+        assert_eq!(load(&store, 1).len(), 1);
     }
 }

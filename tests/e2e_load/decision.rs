@@ -51,6 +51,8 @@ pub struct Decision {
     pub bound: u64,
     /// By endpoint, before the pick's own reservation.
     pub loads: BTreeMap<String, Carried>,
+    /// Tokens of the prompt that each endpoint is believed to hold; empty if the policy does not ask.
+    pub matched_tokens: BTreeMap<String, u64>,
 }
 
 impl Decision {
@@ -67,6 +69,14 @@ impl Decision {
         let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
         let (prefill, decode) = field("cost")?.split_once('+').ok_or("no + in cost")?;
         let loads = field("loads")?.trim_matches(['[', ']']).split(',');
+        let loads: Vec<_> = loads.map(load).collect::<Result<_, String>>()?;
+        let costs = fields.get("costs").copied().unwrap_or_default();
+        let costs = costs.trim_matches(['[', ']']).split(',');
+        let matched = costs.filter_map(|cost| cost.split_once('/'));
+        let matched_tokens = loads
+            .iter()
+            .zip(matched)
+            .map(|((endpoint, _), (tokens, _))| Ok((endpoint.clone(), number(tokens)?)));
         Ok(Self {
             policy: field("policy")?.to_owned(),
             reason: field("reason")?.to_owned(),
@@ -81,7 +91,8 @@ impl Decision {
                 decode_tokens: number(decode)?,
             },
             bound: number(field("bound")?)?,
-            loads: loads.map(load).collect::<Result<_, String>>()?,
+            matched_tokens: matched_tokens.collect::<Result<_, String>>()?,
+            loads: loads.into_iter().collect(),
         })
     }
 

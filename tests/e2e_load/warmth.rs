@@ -1,13 +1,17 @@
-//! `expected_latency`: a prompt goes where its beginning has been computed, whichever worker it comes to.
+//! `expected_latency`: a prompt goes where its beginning has been computed, whichever worker it comes to,
+//! and what an engine lost in a restart is known to be lost.
 
 use crate::SETTLE;
-use crate::decision::{Decision, ask, chat, clients, explained, until_idle, with};
+use crate::decision::{Decision, ask, chat, clients, explained, open, until_idle, with};
+use crate::support::check::becomes;
 use crate::support::client::{Call, HttpClient};
 use crate::support::config::Mode;
 use crate::support::fleet::{Fleet, FleetOptions};
-use crate::support::mock::Mock;
+use crate::support::mock::{Mock, MockOptions};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
 use warmroute::sim::profiles;
 
 /// 19,000 bytes, which are 4,750 tokens, and none of them those of another `number`.
@@ -29,10 +33,12 @@ fn about(document: &str, question: &str) -> Value {
 fn fleet(mode: Mode, workers: u32) -> FleetOptions {
     let options =
         explained(mode, workers, 4).plugin(json!({"policy": {"name": "expected_latency"}}));
-    options.each_mock(|mock| {
-        mock.profile = profiles::l4_fp8();
-        mock.time_scale = 0.1;
-    })
+    options.each_mock(warm)
+}
+
+fn warm(mock: &mut MockOptions) {
+    mock.profile = profiles::l4_fp8();
+    mock.time_scale = 0.1;
 }
 
 async fn asked(client: &HttpClient, document: &str, question: usize) -> Decision {
@@ -80,4 +86,102 @@ async fn stays_warm(mode: Mode, workers: u32) {
 
 with_one_and_four_workers!(
     a_prompt_goes_where_its_beginning_is_warm: stays_warm, OverrideHost, OriginalDst
+);
+
+/// Ends a replica; its address, from now on nobody's.
+async fn stop(fleet: &mut Fleet, endpoint: &str) -> SocketAddr {
+    let is_it = |mock: &Mock| mock.addr().to_string() == endpoint;
+    let place = fleet.mocks.iter().position(is_it).unwrap();
+    let mock = fleet.mocks.remove(place);
+    let address = mock.addr();
+    mock.stop().await;
+    address
+}
+
+/// Starts an empty replica at an address.
+async fn start(fleet: &mut Fleet, listen: SocketAddr) {
+    let mut options = MockOptions {
+        listen,
+        ..MockOptions::default()
+    };
+    warm(&mut options);
+    fleet.mocks.push(Mock::start(options).await.unwrap());
+}
+
+/// Asks once about a document everywhere, and says where it is; all workers know it then.
+async fn warmed(clients: &[HttpClient], document: &str) -> String {
+    let first = asked(&clients[0], document, 0).await;
+    for (question, client) in clients.iter().enumerate() {
+        let again = asked(client, document, question + 1).await;
+        assert!(again.matched_tokens[&first.endpoint] > 4_600, "{again:?}");
+    }
+    first.endpoint
+}
+
+/// What the next picks of all workers take the endpoint to hold of `document`, which is nothing until
+/// one of them goes there.
+async fn is_forgotten(clients: &[HttpClient], document: &str, endpoint: &str) {
+    for (question, client) in clients.iter().enumerate() {
+        let pick = asked(client, document, 100 + question).await;
+        assert_eq!(pick.matched_tokens[endpoint], 0, "{pick:?}");
+        if pick.endpoint == endpoint {
+            break;
+        }
+    }
+}
+
+async fn restarted(mode: Mode, workers: u32) {
+    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    let mut fleet = Fleet::start(fleet(mode, workers).plugin(json!({ "scrape": scrape }))).await;
+    let clients = clients(&fleet, 8);
+    let documents: Vec<String> = (0..8).map(document).collect();
+    let mut homes = Vec::new();
+    for document in &documents {
+        homes.push(warmed(&clients, document).await);
+    }
+    let mut restarts = BTreeMap::new();
+    for (document, home) in documents.iter().zip(&homes) {
+        // The counters that a restart sets back have been read.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let address = stop(&mut fleet, home).await;
+        start(&mut fleet, address).await;
+        let count = restarts.entry(home).or_insert(0.0);
+        *count += 1.0;
+        let labels = [("endpoint", home.as_str())];
+        becomes(&fleet, "warmroute_engine_restarts_total", &labels, *count).await;
+        is_forgotten(&clients, document, home).await;
+        // And nobody else lost anything.
+        let others = documents
+            .iter()
+            .zip(&homes)
+            .filter(|(_, other)| !restarts.contains_key(other));
+        for (document, other) in others {
+            let pick = asked(&clients[0], document, 50).await;
+            assert!(pick.matched_tokens[other] > 4_600, "{pick:?}");
+        }
+    }
+}
+
+with_one_and_four_workers!(
+    an_engine_whose_counters_went_back_holds_nothing: restarted, OverrideHost, OriginalDst
+);
+
+async fn refused(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(fleet(mode, workers)).await;
+    let clients = clients(&fleet, 8);
+    let document = document(0);
+    let home = warmed(&clients, &document).await;
+    let address = stop(&mut fleet, &home).await;
+    // Long enough for Envoy to see that its connections are closed.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let body = about(&document, "Is anybody there?");
+    let (pick, stream) = open(&clients[1], Call::chat(&body)).await.unwrap();
+    assert_eq!(pick.endpoint, home);
+    assert_eq!(stream.finish().await.unwrap().status, 503);
+    start(&mut fleet, address).await;
+    is_forgotten(&clients, &document, &home).await;
+}
+
+with_one_and_four_workers!(
+    an_engine_that_refused_a_connection_holds_nothing: refused, OriginalDst, FilterState
 );

@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use crate::balancer::Balancer;
 use crate::config::Config;
-use crate::poller::Poller;
+use crate::poller::{Answer, Poller};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::session::{Effects, Input, Moment, Session, StreamView};
-use crate::sim::replica::{Gauges, Replica};
+use crate::sim::replica::Replica;
 use crate::state::memory::MemoryStore;
-use crate::state::{snapshots, unique_id};
+use crate::state::unique_id;
 
 /// The filter's own tick.
 pub(super) const TICK_US: u64 = 100_000;
@@ -104,9 +104,10 @@ impl Gateway {
             let Some(replica) = index.and_then(|index| replicas.get(index)) else {
                 continue;
             };
-            let page = metrics(&replica.gauges());
-            if let Some(report) = poller.answered(id, now_ms, 200, page.as_bytes(), &totals) {
-                snapshots::merge(&self.store, balancer.config().fingerprint, report);
+            let page = metrics(replica);
+            let answer = poller.answered(id, now_ms, 200, page.as_bytes(), &totals);
+            if let Answer::Report(report) = answer {
+                balancer.reported(&self.store, report);
             }
         }
     }
@@ -120,9 +121,16 @@ impl Gateway {
 }
 
 /// The part of vLLM's `/metrics` that a balancer reads.
-fn metrics(gauges: &Gauges) -> String {
+fn metrics(replica: &Replica) -> String {
+    let gauges = replica.gauges();
     format!(
-        "vllm:num_requests_running {}\nvllm:num_requests_waiting {}\nvllm:kv_cache_usage_perc {:.6}\n",
-        gauges.running, gauges.waiting, gauges.kv_usage
+        "vllm:num_requests_running {}\nvllm:num_requests_waiting {}\nvllm:kv_cache_usage_perc {:.6}\n\
+         vllm:prompt_tokens_total {}\nvllm:generation_tokens_total {}\nprocess_start_time_seconds {}\n",
+        gauges.running,
+        gauges.waiting,
+        gauges.kv_usage,
+        gauges.prompt_tokens,
+        gauges.generation_tokens,
+        (EPOCH_US + replica.started_us()) / 1_000_000,
     )
 }

@@ -53,6 +53,8 @@ enum Due {
     },
     /// The peer asks for gauges.
     Scrape,
+    /// A replica loses its cache.
+    Restart(u32),
 }
 
 /// Runs all of `workload` through the fleet.
@@ -122,6 +124,9 @@ impl<'a> Fleet<'a> {
                 fleet.due.push(Reverse((first_us, tick)));
             }
         }
+        for (replica, at_us) in &options.restarts {
+            fleet.due.push(Reverse((*at_us, Due::Restart(*replica))));
+        }
         if let Some(peer) = &fleet.peer {
             let first_us = fleet.random.below(peer.scrape_interval_us());
             fleet.due.push(Reverse((first_us, Due::Scrape)));
@@ -173,6 +178,11 @@ impl<'a> Fleet<'a> {
                     gateway.tick(worker, now_us, &self.replicas);
                 }
                 self.due.push(Reverse((now_us + TICK_US, due)));
+            }
+            Due::Restart(replica) => {
+                if let Some(replica) = self.replicas.get_mut(replica as usize) {
+                    replica.restart(now_us);
+                }
             }
             Due::Scrape => {
                 if let Some(peer) = &mut self.peer {

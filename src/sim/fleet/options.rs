@@ -75,6 +75,9 @@ pub struct FleetOptions {
     pub workers: u32,
     /// How often each gateway asks each replica for its metrics; 0 for never.
     pub scrape_interval_ms: u64,
+    /// Replicas that lose their cache at a time, in microseconds after the beginning: index and time.
+    /// Gateways see a later start of the process in the replica's metrics.
+    pub restarts: Vec<(u32, u64)>,
     /// Which gateway and worker a request comes to, and the policies' own chances.
     pub seed: u64,
 }
@@ -93,6 +96,7 @@ impl FleetOptions {
             gateways: 1,
             workers: 2,
             scrape_interval_ms: 1_000,
+            restarts: Vec::new(),
             seed: 1,
         }
     }

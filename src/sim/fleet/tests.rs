@@ -233,6 +233,62 @@ fn one_replica_waits_as_queueing_theory_says() {
     }
 }
 
+/// A document that both replicas hold, and questions about it long after; none is under way when a
+/// replica loses its cache 200 s after the beginning.
+fn document() -> Workload {
+    let segment = |id, tokens, role| Segment { id, tokens, role };
+    let request = |index: u32| Request {
+        start: Start::At {
+            us: match index {
+                0..60 => 0,
+                _ => u64::from(index) * 2_000_000,
+            },
+        },
+        session: u64::from(index),
+        adapter: None,
+        prompt: vec![
+            segment(1, 8_000, Role::System),
+            segment(1_000 + u64::from(index), 200, Role::User),
+        ],
+        output_tokens: 8,
+    };
+    Workload {
+        requests: (0..80).chain(102..120).map(request).collect(),
+        ..Workload::default()
+    }
+}
+
+#[test]
+fn a_replica_that_lost_its_cache_is_not_taken_to_be_warm() {
+    let workload = document();
+    let questions_missed = |replica, scrape_interval_ms, workers| {
+        let options = FleetOptions {
+            restarts: vec![(replica, 200_000_000)],
+            scrape_interval_ms,
+            workers,
+            ..fleet(2, "expected_latency")
+        };
+        let outcome = run_whole(&options, &workload);
+        let mut served = outcome.run.served.iter().skip(60);
+        let warm = served.by_ref().take(20);
+        assert!(
+            warm.into_iter().all(|one| one.cached_tokens >= 8_000),
+            "before"
+        );
+        served.filter(|one| one.cached_tokens < 8_000).count()
+    };
+    for workers in [1, 4] {
+        let missed = [0, 1].map(|replica| questions_missed(replica, 1_000, workers));
+        assert_eq!(missed, [0, 0], "the other one has it");
+    }
+    // One of the two is everybody's home, and without metrics its loss shows in answers only.
+    let missed: usize = [0, 1]
+        .map(|replica| questions_missed(replica, 0, 1))
+        .iter()
+        .sum();
+    assert!(missed > 0);
+}
+
 #[test]
 fn picks_from_bodies_and_from_numbers_send_the_same_requests_together() {
     // The first message of the user is 640 tokens, of which the key takes the first 1,024 bytes.

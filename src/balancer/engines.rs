@@ -1,0 +1,185 @@
+//! What the engines say of themselves, and what becomes of it: their load, and their restarts.
+
+use std::collections::BTreeMap;
+
+use super::Balancer;
+use crate::endpoint::EndpointId;
+use crate::policy::Load;
+use crate::state::Store;
+use crate::state::snapshots::{self, Report};
+
+/// An endpoint that refuses connections is forgotten once in so long, in milliseconds.
+const FORGET_EVERY_MS: u64 = 1_000;
+
+/// Endpoints that refused a connection.
+#[derive(Debug, Default)]
+pub(super) struct Outages {
+    endpoints: BTreeMap<EndpointId, Outage>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    forgotten_ms: u64,
+    /// It has refused again since.
+    again: bool,
+}
+
+impl Outage {
+    fn is_over(&self, now_ms: u64) -> bool {
+        now_ms.abs_diff(self.forgotten_ms) >= FORGET_EVERY_MS
+    }
+}
+
+impl Outages {
+    /// Whether what an endpoint holds is to be forgotten now that it refused a connection. If not, it
+    /// is a little later.
+    fn refused(&mut self, now_ms: u64, endpoint: EndpointId) -> bool {
+        let outage = self.endpoints.get_mut(&endpoint);
+        if let Some(outage) = outage
+            && !outage.is_over(now_ms)
+        {
+            outage.again = true;
+            return false;
+        }
+        let outage = Outage {
+            forgotten_ms: now_ms,
+            again: false,
+        };
+        self.endpoints.insert(endpoint, outage);
+        true
+    }
+
+    /// Those that have refused again since they were forgotten, if that is long enough ago.
+    fn due(&mut self, now_ms: u64) -> Vec<EndpointId> {
+        let mut due = Vec::new();
+        self.endpoints.retain(|endpoint, outage| {
+            if !outage.is_over(now_ms) {
+                return true;
+            }
+            if outage.again {
+                due.push(*endpoint);
+                *outage = Outage {
+                    forgotten_ms: now_ms,
+                    again: false,
+                };
+                return true;
+            }
+            false
+        });
+        due
+    }
+}
+
+impl Balancer {
+    /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
+    pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
+        self.ledger.tick(store, now_ms);
+        for endpoint in self.outages.due(now_ms) {
+            self.forget(store, endpoint);
+        }
+        if self.stale_after_ms > 0 {
+            self.reports = snapshots::load(store, self.config.fingerprint)
+                .into_iter()
+                .map(|report| (report.endpoint, report))
+                .collect();
+            if self.index.is_some() {
+                self.learn_kv(store, now_ms);
+            }
+        }
+    }
+
+    /// Takes an engine's report for all workers. Says whether it shows that the engine was restarted
+    /// since the last one; what was cached there is then forgotten. Of each restart one worker hears.
+    pub fn reported<S: Store + ?Sized>(&mut self, store: &S, report: Report) -> bool {
+        let restarted = snapshots::merge(store, self.config.fingerprint, report);
+        if restarted {
+            self.forget(store, report.endpoint);
+        }
+        restarted
+    }
+
+    /// The endpoint refused a connection: nothing runs there, and what will has an empty cache.
+    pub fn refused<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, endpoint: EndpointId) {
+        if self.index.is_some() && self.outages.refused(now_ms, endpoint) {
+            self.forget(store, endpoint);
+        }
+    }
+
+    /// Nothing is cached there any more.
+    fn forget<S: Store + ?Sized>(&mut self, store: &S, endpoint: EndpointId) {
+        if let Some(index) = &mut self.index {
+            index.forget(store, endpoint);
+        }
+    }
+
+    /// Traffic at an endpoint that is not ours, and its KV cache usage, as far as a fresh report tells.
+    pub(super) fn others(&self, id: EndpointId, now_ms: u64) -> (Load, u32) {
+        let Some(report) = self
+            .reports
+            .get(&id)
+            .filter(|report| report.is_fresh(now_ms, self.stale_after_ms))
+        else {
+            return (Load::default(), 0);
+        };
+        let requests = report.others();
+        let waiting = u64::from(requests.min(report.waiting));
+        let load = Load {
+            requests,
+            waiting: requests.min(report.waiting),
+            prefill_tokens: waiting.saturating_mul(self.typical.prefill_tokens),
+            decode_tokens: u64::from(requests).saturating_mul(self.typical.decode_tokens),
+            context_tokens: u64::from(requests).saturating_mul(self.typical.context_tokens),
+        };
+        (load, report.kv_usage_permille)
+    }
+
+    /// Compares what the engines report of their KV cache with what is known to be there.
+    fn learn_kv<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
+        let mut totals = None;
+        for (id, report) in &self.reports {
+            let seen = self.kv_seen_ms.insert(*id, report.at_ms);
+            // Too little says nothing, and what was said before is old.
+            if seen == Some(report.at_ms)
+                || report.kv_usage_permille < 50
+                || report.age_ms(now_ms) >= 500
+                || report.others() > 0
+            {
+                continue;
+            }
+            let totals = totals.get_or_insert_with(|| self.ledger.totals(store));
+            let context_tokens = totals.get(id).map_or(0, |load| load.context_tokens);
+            self.rates
+                .kv_used(*id, context_tokens, report.kv_usage_permille);
+        }
+    }
+
+    /// The latest report on each endpoint, fresh or not.
+    pub fn reports(&self) -> &BTreeMap<EndpointId, Report> {
+        &self.reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_refuses_is_forgotten_once_a_second_and_once_more_after_the_last_time() {
+        let mut outages = Outages::default();
+        let (one, two) = (EndpointId(1), EndpointId(2));
+        assert!(outages.refused(5_000, one) && outages.refused(5_001, two));
+        assert!(!outages.refused(5_500, one) && !outages.refused(5_999, one));
+        assert_eq!(outages.due(5_900), []);
+        assert_eq!(outages.due(6_001), [one]);
+        assert!(!outages.refused(6_100, one), "not twice within a second");
+        assert_eq!(outages.due(7_001), [one]);
+        assert_eq!(outages.due(9_000), []);
+        assert!(
+            outages.endpoints.is_empty(),
+            "nothing is kept of what is over"
+        );
+        assert!(outages.refused(9_001, one));
+        // A clock that is set back holds nothing up.
+        assert!(outages.refused(1_000, one));
+    }
+}

@@ -1,0 +1,134 @@
+//! What a refused connection makes of the index.
+
+use super::*;
+
+const LATENCY: &str = r#", "policy": {"name": "expected_latency"}, "explain": {"log_field": true}"#;
+const REFUSED: &str = "upstream_reset_before_response_started{remote_connection_failure|\
+                       delayed_connect_error:_Connection_refused}";
+
+/// A chat of about 1,000 tokens.
+fn body() -> Vec<u8> {
+    let text = "the same words again and again ".repeat(130);
+    format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#).into_bytes()
+}
+
+/// The endpoint of a pick, and the tokens that it is believed to hold.
+fn pick(bench: &mut Bench, session: &mut Session, view: &Stub) -> (String, u64) {
+    bench.handle(session, view, Input::RequestHeaders(Rest::Open));
+    let effects = bench.handle(session, view, Input::RequestBody(&body(), Rest::End));
+    let line = effects.log_field.unwrap();
+    let field = |name: &str| {
+        let fields = line.split(';').filter_map(|field| field.split_once('='));
+        let mut fields = fields.filter(|(key, _)| *key == name);
+        fields.next().unwrap().1.to_owned()
+    };
+    let endpoint = field("endpoint");
+    // Loads and costs are listed in the same order.
+    let loads = field("loads");
+    let mut listed = loads.trim_matches(['[', ']']).split(',');
+    let place = listed.position(|load| load.starts_with(&endpoint)).unwrap();
+    let costs = field("costs");
+    let cost = costs
+        .trim_matches(['[', ']'])
+        .split(',')
+        .nth(place)
+        .unwrap();
+    (endpoint, cost.split_once('/').unwrap().0.parse().unwrap())
+}
+
+/// One request that ends so.
+fn served(bench: &mut Bench, status: u16, details: &str) -> (String, u64) {
+    let view = chat();
+    let mut session = Session::default();
+    let picked = pick(bench, &mut session, &view);
+    view.status.set(Some(status));
+    *view.details.borrow_mut() = Some(details.into());
+    bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
+    bench.handle(&mut session, &view, Input::ResponseBody(b"", Rest::End));
+    bench.handle(&mut session, &view, Input::Closed);
+    bench.now_us += 2_000_000;
+    picked
+}
+
+#[test]
+fn an_endpoint_that_refuses_a_connection_holds_nothing_any_more() {
+    let mut bench = Bench::two(LATENCY);
+    let (home, matched_tokens) = served(&mut bench, 200, "via_upstream");
+    assert_eq!(matched_tokens, 0);
+    let (again, matched_tokens) = served(&mut bench, 503, REFUSED);
+    assert!(
+        again == home && matched_tokens > 900,
+        "{again} {matched_tokens}"
+    );
+    let (_, matched_tokens) = served(&mut bench, 200, "via_upstream");
+    assert_eq!(matched_tokens, 0);
+    // What came up in its place fills up again.
+    assert!(served(&mut bench, 200, "via_upstream").1 > 900);
+}
+
+#[test]
+fn neither_timeouts_nor_resets_nor_errors_are_a_restart() {
+    for (status, details) in [
+        (
+            503,
+            "upstream_reset_before_response_started{connection_termination}",
+        ),
+        (
+            503,
+            "upstream_reset_before_response_started{connection_timeout}",
+        ),
+        (503, "upstream_reset_before_response_started{overflow}"),
+        (504, "response_timeout"),
+        (503, "via_upstream"),
+        (500, "via_upstream"),
+        (503, "no_healthy_upstream"),
+    ] {
+        let mut bench = Bench::two(LATENCY);
+        served(&mut bench, 200, "via_upstream");
+        served(&mut bench, status, details);
+        let (_, matched_tokens) = served(&mut bench, 200, "via_upstream");
+        assert!(matched_tokens > 900, "{status} {details}");
+    }
+}
+
+#[test]
+fn requests_that_are_refused_together_leave_nothing_behind() {
+    let mut bench = Bench::new(&format!(
+        r#"{{"endpoints": [{{"address": "10.0.0.1:80"}}]{LATENCY}}}"#
+    ));
+    let view = chat();
+    let mut sessions = [Session::default(), Session::default(), Session::default()];
+    for session in &mut sessions {
+        pick(&mut bench, session, &view);
+    }
+    view.status.set(Some(503));
+    *view.details.borrow_mut() = Some(REFUSED.into());
+    for session in &mut sessions {
+        bench.handle(session, &view, Input::ResponseHeaders(Rest::End));
+        // The client tries again at once.
+        pick(&mut bench, &mut Session::default(), &chat());
+        bench.now_us += 10_000;
+    }
+    bench.now_us += 1_000_000;
+    bench.balancer.tick(&bench.store, bench.now_us / 1_000);
+    let (_, matched_tokens) = pick(&mut bench, &mut Session::default(), &chat());
+    assert_eq!(matched_tokens, 0);
+}
+
+/// An answer that comes after a restart speaks of the cache before it.
+#[test]
+fn a_restart_teaches_nothing_of_the_age_at_which_blocks_are_given_up() {
+    let mut bench = Bench::two(LATENCY);
+    let (home, _) = served(&mut bench, 200, "via_upstream");
+    let view = chat();
+    let mut late = Session::default();
+    assert!(pick(&mut bench, &mut late, &view).1 > 900);
+    let endpoint = crate::endpoint::Endpoint::new(home.parse().unwrap()).id();
+    let now_ms = bench.now_us / 1_000;
+    bench.balancer.refused(&bench.store, now_ms, endpoint);
+    view.status.set(Some(200));
+    let missed = br#"{"usage":{"prompt_tokens":1000,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+    bench.handle(&mut late, &view, Input::ResponseBody(missed, Rest::End));
+    served(&mut bench, 200, "via_upstream");
+    assert!(served(&mut bench, 200, "via_upstream").1 > 900);
+}
