@@ -1,6 +1,7 @@
 //! The facade that sessions pick through: pools, their policies, the ledger and the engines' reports.
 
 mod engines;
+mod learning;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,13 +9,13 @@ use std::rc::Rc;
 use self::engines::Outages;
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::index::{BLOCK_BYTES, Belief, INDEX_BLOCKS, SharedIndex};
+use crate::index::{BLOCK_BYTES, INDEX_BLOCKS, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
 use crate::state::ledger::{Ledger, Reservation};
 use crate::state::snapshots::Report;
-use crate::tokens::Usage;
+use crate::tokens::Learned;
 
 /// What one pick is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +126,7 @@ pub struct Balancer {
     /// The report that KV sizes were last learned from, by endpoint.
     kv_seen_ms: BTreeMap<EndpointId, u64>,
     outages: Outages,
+    learned: Learned,
 }
 
 impl Balancer {
@@ -147,6 +149,7 @@ impl Balancer {
             rates: Rates::new(),
             kv_seen_ms: BTreeMap::new(),
             outages: Outages::default(),
+            learned: Learned::default(),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -235,7 +238,10 @@ impl Balancer {
             .as_mut()
             .filter(|_| state.policy.reads_index())
             .map(|index| index.latest(store));
-        let tokens = &self.config.tokens;
+        let text_tokens = |bytes| {
+            self.learned
+                .text_tokens(&self.config.tokens, ask.model, bytes)
+        };
         let known: Vec<Known> = state
             .ids
             .iter()
@@ -248,7 +254,7 @@ impl Balancer {
                 let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
                 Known {
                     matched_blocks: blocks,
-                    matched_tokens: tokens.text_tokens(bytes).min(ask.cost.prefill_tokens),
+                    matched_tokens: text_tokens(bytes).min(ask.cost.prefill_tokens),
                     pace: self.rates.pace(*id),
                 }
             })
@@ -267,55 +273,6 @@ impl Balancer {
             },
         )?;
         decision.map(|decision| (decision, reservation))
-    }
-
-    /// The endpoint gets a prompt, and holds its blocks from now on; what was believed before.
-    pub fn sent<S: Store + ?Sized>(
-        &mut self,
-        store: &S,
-        endpoint: EndpointId,
-        blocks: &[u64],
-    ) -> Belief {
-        match &mut self.index {
-            Some(index) => index.insert(store, endpoint, blocks),
-            None => Belief::default(),
-        }
-    }
-
-    /// The engine has told how much of a prompt of `prompt_bytes` was in its cache.
-    pub fn correct(
-        &mut self,
-        endpoint: EndpointId,
-        belief: &Belief,
-        prompt_bytes: u64,
-        usage: &Usage,
-    ) {
-        let (Some(index), Some(cached_tokens)) = (&mut self.index, usage.cached_tokens) else {
-            return;
-        };
-        // Bytes per token are those of this very prompt.
-        let cached_bytes = cached_tokens
-            .saturating_mul(prompt_bytes)
-            .checked_div(usage.prompt_tokens)
-            .unwrap_or(0);
-        let blocks = cached_bytes / u64::from(BLOCK_BYTES);
-        index.correct(endpoint, belief, u32::try_from(blocks).unwrap_or(u32::MAX));
-    }
-
-    /// What answers show of their endpoints' speed; `None` if no policy asks for it.
-    pub fn rates(&mut self) -> Option<&mut Rates> {
-        self.index.as_ref()?;
-        Some(&mut self.rates)
-    }
-
-    /// Learns what an inference call costs here: other people's are priced as our last few dozen.
-    pub fn learn_typical(&mut self, cost: Load) {
-        let blend = |old: u64, new: u64| old.saturating_mul(15).saturating_add(new) / 16;
-        self.typical.prefill_tokens =
-            blend(self.typical.prefill_tokens, cost.prefill_tokens).max(1);
-        self.typical.context_tokens =
-            blend(self.typical.context_tokens, cost.context_tokens).max(1);
-        self.typical.decode_tokens = blend(self.typical.decode_tokens, cost.decode_tokens).max(1);
     }
 
     /// The first byte of the answer has come.

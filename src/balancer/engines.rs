@@ -14,11 +14,12 @@ const FORGET_EVERY_MS: u64 = 1_000;
 /// Endpoints that refused a connection.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
-    endpoints: BTreeMap<EndpointId, Outage>,
+    outages: Vec<Outage>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Outage {
+    endpoint: EndpointId,
     forgotten_ms: u64,
     /// It has refused again since.
     again: bool,
@@ -34,37 +35,38 @@ impl Outages {
     /// Whether what an endpoint holds is to be forgotten now that it refused a connection. If not, it
     /// is a little later.
     fn refused(&mut self, now_ms: u64, endpoint: EndpointId) -> bool {
-        let outage = self.endpoints.get_mut(&endpoint);
-        if let Some(outage) = outage
-            && !outage.is_over(now_ms)
-        {
-            outage.again = true;
-            return false;
+        let mut outages = self.outages.iter_mut();
+        match outages.find(|outage| outage.endpoint == endpoint) {
+            Some(outage) if outage.is_over(now_ms) => {
+                outage.forgotten_ms = now_ms;
+                outage.again = false;
+            }
+            Some(outage) => {
+                outage.again = true;
+                return false;
+            }
+            None => self.outages.push(Outage {
+                endpoint,
+                forgotten_ms: now_ms,
+                again: false,
+            }),
         }
-        let outage = Outage {
-            forgotten_ms: now_ms,
-            again: false,
-        };
-        self.endpoints.insert(endpoint, outage);
         true
     }
 
     /// Those that have refused again since they were forgotten, if that is long enough ago.
     fn due(&mut self, now_ms: u64) -> Vec<EndpointId> {
         let mut due = Vec::new();
-        self.endpoints.retain(|endpoint, outage| {
+        self.outages.retain_mut(|outage| {
             if !outage.is_over(now_ms) {
                 return true;
             }
-            if outage.again {
-                due.push(*endpoint);
-                *outage = Outage {
-                    forgotten_ms: now_ms,
-                    again: false,
-                };
-                return true;
+            let again = std::mem::take(&mut outage.again);
+            if again {
+                due.push(outage.endpoint);
+                outage.forgotten_ms = now_ms;
             }
-            false
+            again
         });
         due
     }
@@ -106,6 +108,7 @@ impl Balancer {
     }
 
     /// Nothing is cached there any more.
+    #[cold]
     fn forget<S: Store + ?Sized>(&mut self, store: &S, endpoint: EndpointId) {
         if let Some(index) = &mut self.index {
             index.forget(store, endpoint);
@@ -175,7 +178,7 @@ mod tests {
         assert_eq!(outages.due(7_001), [one]);
         assert_eq!(outages.due(9_000), []);
         assert!(
-            outages.endpoints.is_empty(),
+            outages.outages.is_empty(),
             "nothing is kept of what is over"
         );
         assert!(outages.refused(9_001, one));

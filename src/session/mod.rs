@@ -24,7 +24,7 @@ use crate::index::Belief;
 use crate::request::{Api, RequestScanner};
 use crate::state::Store;
 use crate::state::ledger::Reservation;
-use crate::tokens::ResponseReader;
+use crate::tokens::{Lesson, ResponseReader};
 
 /// The moment at which an input is handled, and what it is handled with.
 pub struct Moment<'a, S: Store + ?Sized> {
@@ -78,6 +78,8 @@ struct Flight {
     /// What the index said of the prompt, and the prompt's length.
     belief: Belief,
     prompt_bytes: u64,
+    /// What a good answer teaches of requests like this one.
+    lesson: Lesson,
     /// Tokens to be computed before the first one comes out, those of others included.
     ahead_tokens: u64,
     /// Tokens of context at the endpoint, its own included.

@@ -8,7 +8,7 @@ use crate::prefix::{block_key, routing_key};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::state::Store;
 use crate::steer;
-use crate::tokens::ResponseReader;
+use crate::tokens::{Lesson, ResponseReader};
 
 pub(super) fn begin<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -138,7 +138,8 @@ fn depart<S: Store + ?Sized>(
     let model = request.model.as_deref();
     let pool = balancer.pool_for(model);
     let length = content_length(moment.view, request);
-    let mut cost = config.tokens.estimate(request, length);
+    let lesson = Lesson::of(request);
+    let mut cost = balancer.estimator(&lesson).estimate(request, length);
     if api.is_none() {
         // No model runs for it, as far as we know.
         cost.decode_tokens = 0;
@@ -205,6 +206,7 @@ fn depart<S: Store + ?Sized>(
         first_chunk_us: None,
         belief,
         prompt_bytes: request.prompt.bytes(),
+        lesson,
         ahead_tokens: chosen
             .prefill_tokens
             .saturating_add(decision.cost.prefill_tokens),

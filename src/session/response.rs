@@ -181,6 +181,10 @@ fn conclude<S: Store + ?Sized>(
     let tpot_us = flight
         .tpot_us(outcome, moment.now_us())
         .filter(|_| complete);
+    if complete && outcome == Outcome::Good {
+        let (usage, events) = (flight.reader.usage(), flight.reader.events());
+        balancer.learn_tokens(&flight.lesson, usage, events);
+    }
     if complete && outcome == Outcome::Good && endpoint == flight.picked {
         learn(balancer, &flight, endpoint, total_us, tpot_us);
     }

@@ -1,11 +1,14 @@
 //! Tokens: what a request is expected to cost, and what a response says it did cost.
 
 mod answer;
+mod learned;
+mod recent;
 mod response;
 #[cfg(test)]
 mod tests;
 
 pub use answer::Usage;
+pub use learned::{Learned, Lesson};
 pub use response::ResponseReader;
 
 use crate::policy::Load;
