@@ -7,7 +7,7 @@
 //! Only a whole, good answer teaches, so that no client makes room here with names of its own
 //! invention. What an engine reports is believed within bounds only.
 
-use super::recent::Recent;
+use super::recent::{Ratio, Recent};
 use super::{MAX_TOKENS, TokenEstimator, Usage};
 use crate::prefix::{block_key, routing_key};
 use crate::request::{Api, InferenceRequest, Scan};
@@ -29,16 +29,16 @@ const TEXT_MEMORY: u64 = 32;
 /// No output counts for more tokens than the longest that models offer today.
 const MOST_OUTPUT_TOKENS: u64 = 1 << 17;
 /// Answers that what is assumed at the beginning counts for.
-const PRIOR_ANSWERS: u32 = 4;
-/// Answers that a mean goes back, about.
-const OUTPUT_MEMORY: u32 = 16;
-/// Means are kept in fractions of a token, so that small steps are not lost.
-const FRACTIONS: u64 = 256;
+const PRIOR_ANSWERS: u64 = 4;
+/// An answer counts 15/16 of the next.
+const OUTPUT_MEMORY: u64 = 16;
 
 /// What the answer to a request can teach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lesson {
-    model: u64,
+    /// Under which the model's text and outputs are remembered.
+    text: u64,
+    output: u64,
     key: Option<u64>,
     /// Bytes of the prompt; `None` if its tokens say nothing of them.
     text_bytes: Option<u64>,
@@ -59,7 +59,8 @@ impl Lesson {
         let is_whole = request.api != Api::Responses;
         let model = request.model.as_deref();
         Self {
-            model: model_hash(model),
+            text: text_hash(model),
+            output: block_key(model, 1),
             key: routing_key(model, prompt),
             text_bytes: (is_text && is_whole).then_some(prompt.text_bytes),
             may_leave_out_cached: request.api == Api::Messages,
@@ -69,106 +70,37 @@ impl Lesson {
     }
 }
 
-fn model_hash(model: Option<&str>) -> u64 {
+fn text_hash(model: Option<&str>) -> u64 {
     block_key(model, 0)
 }
 
-/// Sums over prompts that forget.
-#[derive(Clone, Copy, Debug, Default)]
-struct Text {
-    bytes: u64,
-    tokens: u64,
+/// What is assumed of an output's length.
+fn assumed_output(tokens: u64) -> Ratio {
+    Ratio::new(
+        tokens.min(MOST_OUTPUT_TOKENS) * PRIOR_ANSWERS,
+        PRIOR_ANSWERS,
+    )
 }
 
-impl Text {
-    fn assumed(prior: &TokenEstimator) -> Self {
-        let tokens = PRIOR_TOKENS * FRACTIONS;
-        let milli = u64::from(prior.bytes_per_token_milli.max(1));
-        Self {
-            bytes: tokens.saturating_mul(milli) / 1_000,
-            tokens,
-        }
-    }
-
-    fn observe(&mut self, bytes: u64, tokens: u64) {
-        let is_believed = (LEAST_TEXT_BYTES..=MAX_TOKENS).contains(&bytes)
-            && tokens.saturating_mul(MOST_BYTES_PER_TOKEN) >= bytes
-            && tokens <= bytes.saturating_mul(2);
-        if is_believed {
-            let faded = |sum: u64| sum - sum / TEXT_MEMORY;
-            self.bytes = faded(self.bytes).saturating_add(bytes * FRACTIONS);
-            self.tokens = faded(self.tokens).saturating_add(tokens * FRACTIONS);
-        }
-    }
-
-    fn bytes_per_token_milli(&self) -> Option<u32> {
-        let milli = self.bytes.saturating_mul(1_000).checked_div(self.tokens)?;
-        u32::try_from(milli).ok()
-    }
-}
-
-/// A mean that forgets.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    /// Tokens of an output, in [`FRACTIONS`].
-    fractions: u64,
-    /// Answers that it stands for.
-    answers: u32,
-}
-
-impl Mean {
-    fn assumed(tokens: u64) -> Self {
-        Self {
-            fractions: tokens.min(MOST_OUTPUT_TOKENS) * FRACTIONS,
-            answers: PRIOR_ANSWERS,
-        }
-    }
-
-    fn tokens(&self) -> u64 {
-        (self.fractions.saturating_add(FRACTIONS / 2) / FRACTIONS).max(1)
-    }
-
-    fn observe(&mut self, tokens: u64, limit_tokens: Option<u64>) {
-        // Cut off by its limit, it would have been longer: below the mean, that says nothing.
-        if limit_tokens.is_some_and(|limit| tokens >= limit) && tokens <= self.tokens() {
-            return;
-        }
-        let answers = u64::from(self.answers);
-        let sum = self.fractions.saturating_mul(answers);
-        let sum = sum.saturating_add(tokens.saturating_mul(FRACTIONS));
-        self.fractions = sum / answers.saturating_add(1);
-        self.answers = self.answers.saturating_add(1).min(OUTPUT_MEMORY - 1);
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Model {
-    text: Text,
-    output: Mean,
-}
-
-impl Model {
-    fn assumed(prior: &TokenEstimator) -> Self {
-        Self {
-            text: Text::assumed(prior),
-            output: Mean::assumed(u64::from(prior.output_tokens)),
-        }
-    }
+fn mean_tokens(output: Ratio) -> u64 {
+    (output.permille().saturating_add(500) / 1_000).max(1)
 }
 
 /// What one worker has learned.
 #[derive(Debug)]
 pub struct Learned {
-    models: Recent<Model>,
-    outputs: Recent<Mean>,
+    /// Bytes over tokens, and tokens over outputs.
+    models: Recent,
+    /// Tokens over outputs.
+    keys: Recent,
 }
 
 impl Default for Learned {
     fn default() -> Self {
         let (sets, places) = KEYS;
         Self {
-            models: Recent::new(1, MODELS),
-            outputs: Recent::new(sets, places),
+            models: Recent::new(1, 2 * MODELS),
+            keys: Recent::new(sets, places),
         }
     }
 }
@@ -177,29 +109,30 @@ impl Learned {
     /// The configured estimator with what is known by now in place of what was assumed. Outputs are
     /// those of the routing key, else those of the model.
     pub fn estimator(&self, prior: &TokenEstimator, lesson: &Lesson) -> TokenEstimator {
-        let model = self.models.get(lesson.model);
-        let of_key = lesson.key.and_then(|key| self.outputs.get(key));
-        let output = of_key.or(model.map(|model| model.output));
-        let output_tokens = output.and_then(|output| u32::try_from(output.tokens()).ok());
+        let of_key = lesson.key.and_then(|key| self.keys.get(key));
+        let output = of_key.or_else(|| self.models.get(lesson.output));
+        let output_tokens = output.map(mean_tokens).map(u32::try_from);
         TokenEstimator {
-            bytes_per_token_milli: self.bytes_per_token_milli(prior, model),
-            output_tokens: output_tokens.unwrap_or(prior.output_tokens),
+            bytes_per_token_milli: self.bytes_per_token_milli(prior, lesson.text),
+            output_tokens: output_tokens
+                .and_then(Result::ok)
+                .unwrap_or(prior.output_tokens),
             image_tokens: prior.image_tokens,
         }
     }
 
     /// Tokens of so many bytes of text under a model or adapter, rounded up.
     pub fn text_tokens(&self, prior: &TokenEstimator, model: Option<&str>, bytes: u64) -> u64 {
-        let model = self.models.get(model_hash(model));
         let estimator = TokenEstimator {
-            bytes_per_token_milli: self.bytes_per_token_milli(prior, model),
+            bytes_per_token_milli: self.bytes_per_token_milli(prior, text_hash(model)),
             ..*prior
         };
         estimator.text_tokens(bytes)
     }
 
-    fn bytes_per_token_milli(&self, prior: &TokenEstimator, model: Option<Model>) -> u32 {
-        let known = model.and_then(|model| model.text.bytes_per_token_milli());
+    fn bytes_per_token_milli(&self, prior: &TokenEstimator, text: u64) -> u32 {
+        let known = self.models.get(text).map(|text| text.permille());
+        let known = known.and_then(|milli| u32::try_from(milli).ok());
         known.unwrap_or(prior.bytes_per_token_milli).max(1)
     }
 
@@ -211,28 +144,48 @@ impl Learned {
         usage: Option<Usage>,
         events: u64,
     ) {
-        let known = self.models.get(lesson.model);
-        let mut model = known.unwrap_or_else(|| Model::assumed(prior));
-        if let (Some(bytes), Some(usage)) = (lesson.text_bytes, usage)
-            && !(lesson.may_leave_out_cached && usage.cached_tokens > Some(0))
-        {
-            model.text.observe(bytes, usage.prompt_tokens);
+        if let Some((bytes, tokens)) = usage.and_then(|usage| text_of(lesson, &usage)) {
+            let bytes_per_token_milli = u64::from(prior.bytes_per_token_milli.max(1));
+            let assumed = || Ratio::new(PRIOR_TOKENS * bytes_per_token_milli / 1_000, PRIOR_TOKENS);
+            let mut text = self.models.get(lesson.text).unwrap_or_else(assumed);
+            text.observe(bytes, tokens, TEXT_MEMORY);
+            self.models.put(lesson.text, text);
         }
-        if let Some(tokens) = output_tokens(lesson, usage, events) {
-            if let Some(key) = lesson.key {
-                let known = self.outputs.get(key);
-                let mut output = known.unwrap_or_else(|| Mean::assumed(model.output.tokens()));
-                output.observe(tokens, lesson.limit_tokens);
-                self.outputs.put(key, output);
+        let Some(tokens) = output_of(lesson, usage, events) else {
+            return;
+        };
+        // Cut off by its limit, it would have been longer: below the mean, that says nothing.
+        let is_cut = lesson.limit_tokens.is_some_and(|limit| tokens >= limit);
+        let observe = |output: &mut Ratio| {
+            if !is_cut || tokens > mean_tokens(*output) {
+                output.observe(tokens, 1, OUTPUT_MEMORY);
             }
-            model.output.observe(tokens, lesson.limit_tokens);
+        };
+        let assumed = || assumed_output(u64::from(prior.output_tokens));
+        let mut of_model = self.models.get(lesson.output).unwrap_or_else(assumed);
+        if let Some(key) = lesson.key {
+            let assumed = || assumed_output(mean_tokens(of_model));
+            let mut of_key = self.keys.get(key).unwrap_or_else(assumed);
+            observe(&mut of_key);
+            self.keys.put(key, of_key);
         }
-        self.models.put(lesson.model, model);
+        observe(&mut of_model);
+        self.models.put(lesson.output, of_model);
     }
 }
 
+/// Bytes and tokens of the prompt, if the answer tells and can be believed.
+fn text_of(lesson: &Lesson, usage: &Usage) -> Option<(u64, u64)> {
+    let (bytes, tokens) = (lesson.text_bytes?, usage.prompt_tokens);
+    let leaves_out = lesson.may_leave_out_cached && usage.cached_tokens > Some(0);
+    let is_believed = (LEAST_TEXT_BYTES..=MAX_TOKENS).contains(&bytes)
+        && tokens.saturating_mul(MOST_BYTES_PER_TOKEN) >= bytes
+        && tokens <= bytes.saturating_mul(2);
+    (is_believed && !leaves_out).then_some((bytes, tokens))
+}
+
 /// Tokens of one output, if the answer tells. An event of a stream is about a token.
-fn output_tokens(lesson: &Lesson, usage: Option<Usage>, events: u64) -> Option<u64> {
+fn output_of(lesson: &Lesson, usage: Option<Usage>, events: u64) -> Option<u64> {
     let reported = usage.map(|usage| usage.completion_tokens);
     let all = reported.filter(|tokens| *tokens > 0).unwrap_or(events);
     let each = all.div_ceil(lesson.outputs.max(1));
