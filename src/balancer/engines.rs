@@ -11,7 +11,7 @@ use crate::state::snapshots::{self, Report};
 /// An endpoint that refuses connections is forgotten once in so long, in milliseconds.
 const FORGET_EVERY_MS: u64 = 1_000;
 
-/// Endpoints that refused a connection.
+/// Endpoints that refused a connection: each once, however often it did.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     outages: Vec<Outage>,
@@ -54,21 +54,13 @@ impl Outages {
         true
     }
 
-    /// Those that have refused again since they were forgotten, if that is long enough ago.
-    fn due(&mut self, now_ms: u64) -> Vec<EndpointId> {
-        let mut due = Vec::new();
-        self.outages.retain_mut(|outage| {
-            if !outage.is_over(now_ms) {
-                return true;
-            }
-            let again = std::mem::take(&mut outage.again);
-            if again {
-                due.push(outage.endpoint);
-                outage.forgotten_ms = now_ms;
-            }
-            again
-        });
-        due
+    /// One that has refused again since it was forgotten, if that is long enough ago.
+    fn due(&mut self, now_ms: u64) -> Option<EndpointId> {
+        let mut outages = self.outages.iter_mut();
+        let outage = outages.find(|outage| outage.again && outage.is_over(now_ms))?;
+        outage.again = false;
+        outage.forgotten_ms = now_ms;
+        Some(outage.endpoint)
     }
 }
 
@@ -76,7 +68,7 @@ impl Balancer {
     /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
-        for endpoint in self.outages.due(now_ms) {
+        while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }
         if self.stale_after_ms > 0 {
@@ -172,15 +164,12 @@ mod tests {
         let (one, two) = (EndpointId(1), EndpointId(2));
         assert!(outages.refused(5_000, one) && outages.refused(5_001, two));
         assert!(!outages.refused(5_500, one) && !outages.refused(5_999, one));
-        assert_eq!(outages.due(5_900), []);
-        assert_eq!(outages.due(6_001), [one]);
+        assert_eq!(outages.due(5_900), None);
+        assert_eq!(outages.due(6_001), Some(one));
+        assert_eq!(outages.due(6_001), None);
         assert!(!outages.refused(6_100, one), "not twice within a second");
-        assert_eq!(outages.due(7_001), [one]);
-        assert_eq!(outages.due(9_000), []);
-        assert!(
-            outages.outages.is_empty(),
-            "nothing is kept of what is over"
-        );
+        assert_eq!(outages.due(7_001), Some(one));
+        assert_eq!(outages.due(9_000), None);
         assert!(outages.refused(9_001, one));
         // A clock that is set back holds nothing up.
         assert!(outages.refused(1_000, one));

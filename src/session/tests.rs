@@ -1,3 +1,4 @@
+mod learning;
 mod restarts;
 
 use std::cell::{Cell, RefCell};
