@@ -18,6 +18,8 @@ mod accounting;
 mod affinity;
 #[path = "e2e_load/decision.rs"]
 mod decision;
+#[path = "e2e_load/lengths.rs"]
+mod lengths;
 #[path = "e2e_load/mixed.rs"]
 mod mixed;
 #[path = "e2e_load/reports.rs"]

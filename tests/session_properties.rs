@@ -465,6 +465,7 @@ fn policy() -> impl Strategy<Value = Value> {
         json!({"name": "consistent_hash", "keys": [{"header": "x-session-id"}, {"cookie": "sid"}, {"body": "user"}]}),
         json!({"name": "prefix_hash"}),
         json!({"name": "prefix_hash", "bound": "requests", "load_factor": 1.0}),
+        json!({"name": "expected_latency"}),
     ])
 }
 
@@ -569,6 +570,7 @@ fn script() -> impl Strategy<Value = Script> {
     let details = prop::option::of(words(&[
         "via_upstream",
         "upstream_reset_before_response_started{connection_failure}",
+        "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}",
         "upstream_reset_after_response_started{connection_termination}",
         "no_healthy_upstream",
         "downstream_remote_disconnect",
