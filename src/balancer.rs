@@ -238,23 +238,20 @@ impl Balancer {
             .as_mut()
             .filter(|_| state.policy.reads_index())
             .map(|index| index.latest(store));
-        let text_tokens = |bytes| {
-            self.learned
-                .text_tokens(&self.config.tokens, ask.model, bytes)
-        };
+        let text = index.map(|_| self.learned.text_estimator(&self.config.tokens, ask.model));
         let known: Vec<Known> = state
             .ids
             .iter()
             .map(|id| {
                 // Who does not ask does not pay.
-                let Some(index) = index else {
+                let (Some(index), Some(text)) = (index, text) else {
                     return Known::default();
                 };
                 let blocks = index.matched_blocks(*id, ask.blocks);
                 let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
                 Known {
                     matched_blocks: blocks,
-                    matched_tokens: text_tokens(bytes).min(ask.cost.prefill_tokens),
+                    matched_tokens: text.text_tokens(bytes).min(ask.cost.prefill_tokens),
                     pace: self.rates.pace(*id),
                 }
             })

@@ -162,3 +162,54 @@ fn an_endpoint_of_two_pools_has_one_load() {
     balancer.complete(&store, 0, held);
     balancer.complete(&store, 0, also_held);
 }
+
+#[test]
+fn a_restart_is_forgotten_by_all_workers_and_told_to_one_of_them() {
+    let config = format!(
+        r#"{{"policy": {{"name": "expected_latency"}}, "endpoints": {TWO}, "scrape": {{"cluster": "c"}}}}"#
+    );
+    let store = MemoryStore::new();
+    let mut workers: Vec<Balancer> = (1..=4).map(|vm| balancer(&config, vm)).collect();
+    let blocks: Vec<u64> = (1..=40).collect();
+    let cost = Load {
+        prefill_tokens: 4_000,
+        ..ask(0).cost
+    };
+    let ask = Ask {
+        blocks: &blocks,
+        cost,
+        ..ask(0)
+    };
+    let matched_blocks = |worker: &mut Balancer| -> Vec<u32> {
+        let (decision, reservation) = worker.pick(&store, 1_000, 0, ask).unwrap();
+        worker.complete(&store, 1_000, reservation);
+        let candidates = decision.candidates.iter();
+        candidates.map(|one| one.matched_blocks).collect()
+    };
+    let counted = |endpoint: &str, prompt_tokens| Report {
+        life: Life {
+            prompt_tokens: Some(prompt_tokens),
+            ..Life::default()
+        },
+        ..report(endpoint, 1_000, 0, 0)
+    };
+    let (first, second) = ("10.0.0.1:80", "10.0.0.2:80");
+    for endpoint in [first, second] {
+        let endpoint = Endpoint::new(endpoint.parse().unwrap()).id();
+        workers[2].sent(&store, endpoint, &blocks);
+    }
+    assert!(!workers[0].reported(&store, counted(first, 900)));
+    assert_eq!(matched_blocks(&mut workers[1]), [40, 40]);
+    // The lease has gone to another worker, which has not even read what the third one sent.
+    assert!(workers[3].reported(&store, counted(first, 10)));
+    for worker in &mut workers {
+        assert_eq!(matched_blocks(worker), [0, 40]);
+    }
+    // And on to the next: it tells nothing again, and what was sent since then is there.
+    let endpoint = Endpoint::new(first.parse().unwrap()).id();
+    workers[2].sent(&store, endpoint, &blocks);
+    assert!(!workers[0].reported(&store, counted(first, 20)));
+    for worker in &mut workers {
+        assert_eq!(matched_blocks(worker), [40, 40]);
+    }
+}

@@ -221,6 +221,8 @@ impl SharedIndex {
 
     /// As [`PrefixIndex::forget`], for all workers.
     pub fn forget<S: Store + ?Sized>(&mut self, store: &S, endpoint: EndpointId) {
+        // What the others have sent so far is lost as well.
+        self.latest(store);
         self.log.append(store, Entry::Lost(endpoint));
         self.index.forget(endpoint);
     }

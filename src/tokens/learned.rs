@@ -121,13 +121,12 @@ impl Learned {
         }
     }
 
-    /// Tokens of so many bytes of text under a model or adapter, rounded up.
-    pub fn text_tokens(&self, prior: &TokenEstimator, model: Option<&str>, bytes: u64) -> u64 {
-        let estimator = TokenEstimator {
+    /// The same for the text of a model or adapter alone.
+    pub fn text_estimator(&self, prior: &TokenEstimator, model: Option<&str>) -> TokenEstimator {
+        TokenEstimator {
             bytes_per_token_milli: self.bytes_per_token_milli(prior, text_hash(model)),
             ..*prior
-        };
-        estimator.text_tokens(bytes)
+        }
     }
 
     fn bytes_per_token_milli(&self, prior: &TokenEstimator, text: u64) -> u32 {

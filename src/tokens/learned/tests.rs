@@ -42,7 +42,7 @@ fn near(value: u32, truth: u32) -> bool {
 fn before_any_answer_everything_is_as_configured() {
     let learned = Learned::default();
     assert_eq!(estimator(&learned, &chat("m", 1, 5_000, None)), PRIOR);
-    assert_eq!(learned.text_tokens(&PRIOR, Some("m"), 4_001), 1_001);
+    assert_eq!(learned.text_estimator(&PRIOR, Some("m")), PRIOR);
 }
 
 #[test]
@@ -56,7 +56,8 @@ fn each_model_and_adapter_has_its_own_bytes_per_token_after_a_few_answers() {
     assert!(near(milli("m"), 3_200), "{}", milli("m"));
     assert!(near(milli("lora"), 2_000), "{}", milli("lora"));
     assert_eq!(milli("other"), 4_000);
-    assert!(learned.text_tokens(&PRIOR, Some("lora"), 8_000) > 3_880);
+    let lora = learned.text_estimator(&PRIOR, Some("lora"));
+    assert_eq!(lora.bytes_per_token_milli, milli("lora"));
 }
 
 #[test]
