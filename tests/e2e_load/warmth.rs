@@ -130,9 +130,13 @@ async fn is_forgotten(clients: &[HttpClient], document: &str, endpoint: &str) {
     }
 }
 
-async fn restarted(mode: Mode, workers: u32) {
+fn scraped(mode: Mode, workers: u32) -> FleetOptions {
     let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
-    let mut fleet = Fleet::start(fleet(mode, workers).plugin(json!({ "scrape": scrape }))).await;
+    fleet(mode, workers).plugin(json!({ "scrape": scrape }))
+}
+
+async fn restarted(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(scraped(mode, workers)).await;
     let clients = clients(&fleet, 8);
     let documents: Vec<String> = (0..8).map(document).collect();
     let mut homes = Vec::new();
@@ -184,4 +188,21 @@ async fn refused(mode: Mode, workers: u32) {
 
 with_one_and_four_workers!(
     an_engine_that_refused_a_connection_holds_nothing: refused, OriginalDst, FilterState
+);
+
+async fn unreachable(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(scraped(mode, workers)).await;
+    let clients = clients(&fleet, 8);
+    let document = document(0);
+    let home = warmed(&clients, &document).await;
+    stop(&mut fleet, &home).await;
+    // Nobody has sent it a request since, but its metrics are asked for.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let body = about(&document, "Is anybody there?");
+    let (pick, _) = open(&clients[1], Call::chat(&body)).await.unwrap();
+    assert_eq!(pick.matched_tokens[&home], 0, "{pick:?}");
+}
+
+with_one_and_four_workers!(
+    an_engine_whose_metrics_are_refused_holds_nothing: unreachable, FilterState, OverrideHost
 );
