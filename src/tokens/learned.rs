@@ -44,8 +44,8 @@ pub struct Lesson {
     text_bytes: Option<u64>,
     /// Whether the engine's count of prompt tokens may leave out the cached ones.
     may_leave_out_cached: bool,
-    /// Outputs that were asked for.
-    outputs: u64,
+    /// Outputs that were asked for; `None` if their limit is not known.
+    outputs: Option<u64>,
     /// Most tokens of an output.
     limit_tokens: Option<u64>,
 }
@@ -58,13 +58,14 @@ impl Lesson {
         // It may stand for turns that only the engine knows.
         let is_whole = request.api != Api::Responses;
         let model = request.model.as_deref();
+        let outputs = u64::from(request.n.max(1)).saturating_mul(u64::from(prompt.items.max(1)));
         Self {
             text: text_hash(model),
             output: block_key(model, 1),
             key: routing_key(model, prompt),
             text_bytes: (is_text && is_whole).then_some(prompt.text_bytes),
             may_leave_out_cached: request.api == Api::Messages,
-            outputs: u64::from(request.n.max(1)).saturating_mul(u64::from(prompt.items.max(1))),
+            outputs: (request.scan != Scan::Partial).then_some(outputs),
             limit_tokens: request.max_output_tokens.map(u64::from),
         }
     }
@@ -187,7 +188,7 @@ fn text_of(lesson: &Lesson, usage: &Usage) -> Option<(u64, u64)> {
 fn output_of(lesson: &Lesson, usage: Option<Usage>, events: u64) -> Option<u64> {
     let reported = usage.map(|usage| usage.completion_tokens);
     let all = reported.filter(|tokens| *tokens > 0).unwrap_or(events);
-    let each = all.div_ceil(lesson.outputs.max(1));
+    let each = all.div_ceil(lesson.outputs?.max(1));
     (1..=MAX_TOKENS)
         .contains(&each)
         .then_some(each.min(MOST_OUTPUT_TOKENS))

@@ -158,6 +158,18 @@ fn an_output_that_its_limit_cut_off_is_no_proof_of_short_ones() {
     assert!((3_500..=4_000).contains(&cost.decode_tokens), "{cost:?}");
 }
 
+/// A body that was not read to its end may set a limit there.
+#[test]
+fn an_output_whose_limit_is_not_known_teaches_nothing_of_outputs() {
+    let mut learned = Learned::default();
+    let mut cut = chat("m", 1, 8_000, None);
+    cut.scan = Scan::Partial;
+    for _ in 0..50 {
+        answered(&mut learned, &cut, usage(2_000, 2));
+    }
+    assert_eq!(estimator(&learned, &cut), PRIOR);
+}
+
 #[test]
 fn several_outputs_share_what_is_reported_and_events_count_where_nothing_is() {
     let mut learned = Learned::default();
