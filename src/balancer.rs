@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::index::{BLOCK_BYTES, Belief, INDEX_BLOCKS, SharedIndex};
+use crate::index::{BLOCK_BYTES, Belief, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
@@ -136,7 +136,7 @@ impl Balancer {
         let index = pools
             .iter()
             .any(|pool| pool.policy.reads_index())
-            .then(|| SharedIndex::new(INDEX_BLOCKS, vm, config.fingerprint));
+            .then(|| SharedIndex::new(config.index_blocks, vm, config.fingerprint));
         Self {
             pools,
             index,

@@ -79,7 +79,7 @@ fn endpoint() -> Value {
 fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
-        "prefix": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
     })
 }
 
@@ -140,6 +140,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "endpoints[]",
         "pools[]",
         "prefix",
+        "index",
         "tokens",
         "hold",
         "scrape",
@@ -203,7 +204,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 27);
+    assert_eq!(checked, 28);
 }
 
 #[test]
@@ -270,7 +271,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 12);
+    assert_eq!(checked, 13);
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) prefix: Prefix,
     #[serde(default)]
+    pub(super) index: Index,
+    #[serde(default)]
     pub(super) tokens: Tokens,
     #[serde(default)]
     pub(super) hold: Hold,
@@ -186,6 +188,12 @@ pub(super) struct Key {
 #[serde(deny_unknown_fields)]
 pub(super) struct Prefix {
     pub(super) bytes: Option<Whole>,
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Index {
+    pub(super) max_blocks: Option<Whole>,
 }
 
 #[derive(serde::Deserialize, Default)]

@@ -134,6 +134,7 @@ fn everything_that_can_be_said() {
              "policy": {"name": "prefix_hash", "load_factor": 1.5, "bound": "requests", "points": 9}}
           ],
           "prefix": {"bytes": 2048},
+          "index": {"max_blocks": 5000},
           "tokens": {"bytes_per_token": 3.25, "output_tokens": 100, "image_tokens": 0},
           "hold": {"max_bytes": 65536, "watchdog_ms": 50},
           "scrape": {"cluster": "c", "path": "/m", "interval_ms": 500, "timeout_ms": 400, "stale_after_ms": 600},
@@ -144,6 +145,7 @@ fn everything_that_can_be_said() {
     .unwrap();
     assert_eq!(config.steering, SteeringMode::OverrideHost);
     assert_eq!(config.scan.prefix_bytes, 2_048);
+    assert_eq!(config.index_blocks, 5_000);
     assert_eq!(config.scan.key_fields, ["user", "metadata.session"]);
     assert_eq!(config.tokens.bytes_per_token_milli, 3_250);
     assert_eq!(config.tokens.output_tokens, 100);
@@ -189,6 +191,31 @@ fn everything_that_can_be_said() {
             points: 9
         }
     );
+}
+
+#[test]
+fn the_index_grows_with_the_pools_that_ask_it() {
+    let blocks = |asking: usize, others: usize| {
+        let endpoints = |net: usize, count: usize| -> Vec<String> {
+            let address = |host| format!(r#"{{"address": "10.{net}.{}.1:80"}}"#, host);
+            (0..count).map(address).collect()
+        };
+        let (asking, others) = (
+            endpoints(1, asking).join(","),
+            endpoints(2, others).join(","),
+        );
+        let json = format!(
+            r#"{{"pools": [
+                {{"name": "a", "policy": {{"name": "expected_latency"}}, "endpoints": [{asking}]}},
+                {{"name": "b", "models": ["b"], "endpoints": [{others}]}}]}}"#
+        );
+        parse(&json).unwrap().index_blocks
+    };
+    assert_eq!(
+        [blocks(1, 9), blocks(8, 1), blocks(9, 200)],
+        [262_144, 262_144, 294_912]
+    );
+    assert_eq!([blocks(32, 1), blocks(200, 1)], [1_048_576, 1_048_576]);
 }
 
 #[test]
@@ -286,7 +313,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `tokens`, `hold`, `scrape`, `explain`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `explain`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,
@@ -355,6 +382,10 @@ fn errors_of_ranges_name_the_range() {
         (
             r#""prefix": {"bytes": 0}"#,
             "prefix.bytes: must be between 1 and 1048576, not 0",
+        ),
+        (
+            r#""index": {"max_blocks": 4194305}"#,
+            "index.max_blocks: must be between 1024 and 4194304, not 4194305",
         ),
         (
             r#""tokens": {"bytes_per_token": 0.05}"#,

@@ -22,8 +22,6 @@ use crate::state::Store;
 pub const BLOCK_BYTES: u32 = 256;
 /// Most blocks of a prompt: 131,072 tokens.
 pub const MAX_BLOCKS: u32 = 2_048;
-/// Blocks that a worker's index holds, over all endpoints: 4 MiB.
-pub const INDEX_BLOCKS: u32 = 1 << 18;
 
 /// Age that no engine's cache is taken to be below, in blocks.
 const LEAST_CAPACITY_BLOCKS: u32 = 16;

@@ -1,4 +1,4 @@
-//! A Decision in one line, for the debug header and the access log.
+//! A Decision in one line for people: the debug header. What replays it is [`crate::account`].
 
 use std::fmt::Write;
 
