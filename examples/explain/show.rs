@@ -69,7 +69,7 @@ pub fn candidates(out: &mut impl Write, account: &Account) -> io::Result<()> {
     };
     let columns: Vec<&Column> = COLUMNS.iter().filter(told).collect();
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     let mut head = vec!["  endpoint".to_owned()];
     head.extend(columns.iter().map(|column| column.0.to_owned()));
     if !account.costs_us.is_empty() {

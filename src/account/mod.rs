@@ -104,120 +104,157 @@ fn load_figures(load: &Load) -> [u64; 5] {
 /// The account of a decision that `balancer` took on `ask` with these random bits.
 pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision) -> String {
     let listed = decision.candidates.len().min(LISTED);
-    let mut line = String::with_capacity(listed.saturating_mul(64).saturating_add(512));
-    let pool = balancer.pool(decision.pool);
-    let name = |line: &mut String, index: u32| {
+    let candidates = decision.candidates.get(..listed).unwrap_or_default();
+    let mut line = Line(String::with_capacity(
+        listed.saturating_mul(64).saturating_add(512),
+    ));
+    let name = |index: u32| {
         let endpoint = balancer.endpoint(decision.pool, index);
-        quote(line, endpoint.map_or("?", |endpoint| endpoint.name()));
+        endpoint.map_or("?", |endpoint| endpoint.name())
     };
-    // Writing into a String cannot fail.
-    let fingerprint = balancer.config().fingerprint;
-    let _ = write!(
-        line,
-        "{BEGINNING}{VERSION},\"config\":\"{fingerprint:016x}\""
-    );
-    line.push_str(",\"pool\":");
-    quote(&mut line, pool.map_or("?", |pool| pool.name.as_str()));
-    let _ = write!(
-        line,
-        ",\"policy\":\"{}\",\"reason\":\"{}\",\"ranked\":",
-        decision.policy,
-        reason_name(decision.reason)
-    );
-    list(&mut line, &decision.endpoints, |line, index| {
-        name(line, *index);
-    });
-    let _ = write!(
-        line,
-        ",\"bound\":{},\"sequence\":{},\"random\":\"{random:016x}\"",
-        decision.bound, decision.sequence
-    );
+    let pool = balancer.pool(decision.pool);
+    line.put(BEGINNING);
+    line.number(VERSION);
+    line.put(",\"config\":");
+    line.hash(balancer.config().fingerprint);
+    for (key, text) in [
+        (",\"pool\":", pool.map_or("?", |pool| pool.name.as_str())),
+        (",\"policy\":", decision.policy),
+        (",\"reason\":", reason_name(decision.reason)),
+    ] {
+        line.put(key);
+        line.quote(text);
+    }
+    line.put(",\"ranked\":[");
+    for index in &decision.endpoints {
+        line.next();
+        line.quote(name(*index));
+    }
+    line.put("],\"bound\":");
+    line.number(decision.bound);
+    line.put(",\"sequence\":");
+    line.number(decision.sequence);
+    line.put(",\"random\":");
+    line.hash(random);
     if let Some(key) = decision.key {
-        let _ = write!(line, ",\"key\":\"{key:016x}\"");
+        line.put(",\"key\":");
+        line.hash(key);
     }
-    line.push_str(",\"cost\":");
-    list(&mut line, &load_figures(&ask.cost), number);
+    line.put(",\"cost\":[");
+    line.numbers(&load_figures(&ask.cost));
     if !ask.blocks.is_empty() {
-        blocks(&mut line, ask.blocks, &decision.candidates);
+        line.put("],\"blocks\":[");
+        blocks(&mut line, ask.blocks, candidates);
     }
-    let complete = decision.candidates.len() <= LISTED;
-    let _ = write!(line, ",\"complete\":{complete},\"candidates\":");
-    let (idle, candidates) = (figures(&Candidate::default()), &decision.candidates);
-    let candidates = candidates.get(..listed).unwrap_or_default();
-    list(&mut line, candidates, |line, candidate| {
-        line.push('[');
-        name(line, candidate.endpoint);
-        let figures = figures(candidate);
-        let differ = figures
-            .iter()
-            .zip(&idle)
-            .rposition(|(one, other)| one != other);
-        let written = differ.map_or(0, |last| last.saturating_add(1));
-        for figure in figures.iter().take(written) {
-            line.push(',');
-            number(line, figure);
-        }
-        line.push(']');
-    });
+    let complete = listed == decision.candidates.len();
+    line.put("],\"complete\":");
+    line.put(if complete { "true" } else { "false" });
+    line.put(",\"candidates\":[");
+    for candidate in candidates {
+        line.next();
+        line.put("[");
+        line.quote(name(candidate.endpoint));
+        line.numbers(told(&figures(candidate)));
+        line.put("]");
+    }
     if !decision.costs_us.is_empty() {
-        line.push_str(",\"costs_us\":");
-        let costs_us = decision.costs_us.get(..listed);
-        list(&mut line, costs_us.unwrap_or_default(), number);
+        line.put("],\"costs_us\":[");
+        line.numbers(decision.costs_us.get(..listed).unwrap_or_default());
     }
-    line.push('}');
-    line
+    line.put("]}");
+    line.0
+}
+
+/// The figures without those at the end that are as of an idle endpoint of which nothing is known.
+fn told(given: &[u64; FIGURES]) -> &[u64] {
+    let idle = figures(&Candidate::default());
+    let differ = given
+        .iter()
+        .zip(&idle)
+        .rposition(|(one, other)| one != other);
+    let told = differ.map_or(0, |last| last.saturating_add(1));
+    given.get(..told).unwrap_or_default()
 }
 
 /// How many there are, and those at which a candidate's match ends, with their numbers.
-fn blocks(line: &mut String, blocks: &[u64], candidates: &[Candidate]) {
+fn blocks(line: &mut Line, blocks: &[u64], candidates: &[Candidate]) {
     let last = blocks.len().saturating_sub(1);
-    let ends = candidates.iter().take(LISTED);
-    let mut shown: Vec<usize> = ends
-        .map(|candidate| (candidate.matched_blocks as usize).min(last))
-        .chain(std::iter::once(last))
-        .collect();
-    shown.sort_unstable();
-    shown.dedup();
-    let _ = write!(line, ",\"blocks\":[{}", blocks.len());
-    for index in shown {
-        if let Some(block) = blocks.get(index) {
-            let _ = write!(line, ",[{index},\"{block:016x}\"]");
+    let mut shown = vec![false; blocks.len()];
+    let ends = candidates.iter().map(|one| one.matched_blocks as usize);
+    for end in ends.chain(std::iter::once(last)) {
+        if let Some(shown) = shown.get_mut(end.min(last)) {
+            *shown = true;
         }
     }
-    line.push(']');
-}
-
-fn list<T>(line: &mut String, items: &[T], mut write: impl FnMut(&mut String, &T)) {
-    line.push('[');
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            line.push(',');
-        }
-        write(line, item);
+    line.number(blocks.len() as u64);
+    for ((block, index), _) in blocks
+        .iter()
+        .zip(0..)
+        .zip(&shown)
+        .filter(|(_, shown)| **shown)
+    {
+        line.put(",[");
+        line.number(index);
+        line.put(",");
+        line.hash(*block);
+        line.put("]");
     }
-    line.push(']');
 }
 
-fn number(line: &mut String, number: &u64) {
-    let _ = write!(line, "{number}");
-}
+/// A line of JSON as it grows. What is not inlined keeps the module small.
+struct Line(String);
 
-/// As a JSON string of printable ASCII: a log line must not break, whatever a pool is called.
-fn quote(line: &mut String, text: &str) {
-    line.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => line.extend(['\\', letter]),
-            ' '..='~' => line.push(letter),
-            _ => {
-                let mut units = [0; 2];
-                for unit in letter.encode_utf16(&mut units) {
-                    let _ = write!(line, "\\u{unit:04x}");
-                }
+impl Line {
+    #[inline(never)]
+    fn put(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
+    /// The comma before an element, unless it is the first.
+    fn next(&mut self) {
+        if !self.0.ends_with('[') {
+            self.put(",");
+        }
+    }
+
+    #[inline(never)]
+    fn number(&mut self, number: u64) {
+        // Writing into a String cannot fail.
+        let _ = write!(self.0, "{number}");
+    }
+
+    #[inline(never)]
+    fn hash(&mut self, hash: u64) {
+        let _ = write!(self.0, "\"{hash:016x}\"");
+    }
+
+    #[inline(never)]
+    fn numbers(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            self.next();
+            self.number(*number);
+        }
+    }
+
+    /// As a JSON string of printable ASCII: a log line must not break, whatever a pool is called.
+    #[inline(never)]
+    fn quote(&mut self, text: &str) {
+        self.put("\"");
+        for letter in text.chars() {
+            if matches!(letter, '"' | '\\') {
+                self.put("\\");
+            }
+            if matches!(letter, ' '..='~') {
+                self.0.push(letter);
+                continue;
+            }
+            let mut units = [0; 2];
+            for unit in letter.encode_utf16(&mut units) {
+                let _ = write!(self.0, "\\u{unit:04x}");
             }
         }
+        self.put("\"");
     }
-    line.push('"');
 }
 
 #[cfg(test)]
