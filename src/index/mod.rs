@@ -23,6 +23,9 @@ pub const BLOCK_BYTES: u32 = 256;
 /// Most blocks of a prompt: 131,072 tokens.
 pub const MAX_BLOCKS: u32 = 2_048;
 
+/// Blocks whose places in memory are asked for together.
+const FETCHED: usize = 32;
+
 /// Age that no engine's cache is taken to be below, in blocks.
 const LEAST_CAPACITY_BLOCKS: u32 = 16;
 
@@ -118,9 +121,16 @@ impl PrefixIndex {
         let passed = fresh.saturating_add(overtaken(&belief, cache.capacity_blocks));
         cache.clock = cache.clock.wrapping_add(passed);
         // Tail first, so that the head is the youngest, here as in the engine.
-        for (block, depth) in chain.iter().zip(0..length).rev() {
-            let stamp = cache.clock.wrapping_sub(depth);
-            self.table.put(tag(endpoint, *block), stamp);
+        for (blocks, last) in chain
+            .rchunks(FETCHED)
+            .zip((0..length).rev().step_by(FETCHED))
+        {
+            let tags = blocks.iter().rev().map(|block| tag(endpoint, *block));
+            self.table.fetch(tags.clone());
+            for (tag, back) in tags.zip(0..) {
+                let depth = last.wrapping_sub(back);
+                self.table.put(tag, cache.clock.wrapping_sub(depth));
+            }
         }
         belief
     }
