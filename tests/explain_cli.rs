@@ -77,7 +77,7 @@ fn accounts(config: &str, picks: u64) -> Vec<String> {
         let ask = Ask {
             pool: 0,
             model: None,
-            key: Some(number % 3 << 60),
+            key: Some((number % 3) << 60),
             blocks: &blocks,
             cost: Load {
                 requests: 1,

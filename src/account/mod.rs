@@ -9,9 +9,12 @@
 //!  "cost":[requests,waiting,prefill,decode,context],               of the request, nothing taken off
 //!  "blocks":[60,[12,"9a…"],…],    how many prefix blocks there are, and those that a policy may look at
 //!  "complete":true,               whether all candidates are listed
-//!  "candidates":[["10.0.0.1:8000",weight,…],…],                    see `figures`
+//!  "candidates":[["10.0.0.1:8000",figures],…],                     below
 //!  "costs_us":[…]}                only of a policy that counts costs, in the order of the candidates
 //! ```
+//!
+//! The figures of a candidate are its weight, its load (as `cost`), its KV cache in use (thousandths),
+//! what is cached there of the prompt (blocks, tokens), and its [`Pace`], in the order of the fields.
 //!
 //! It is printable ASCII on one line, whatever a pool is called. Of a candidate's figures, those at the
 //! end that are as of an idle endpoint of which nothing is known are left out. Of the prefix blocks,
@@ -20,12 +23,16 @@
 #[cfg(not(target_arch = "wasm32"))]
 mod again;
 #[cfg(not(target_arch = "wasm32"))]
+mod find;
+#[cfg(not(target_arch = "wasm32"))]
 mod read;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use self::again::{Outcome, Replay, decide_again};
 #[cfg(not(target_arch = "wasm32"))]
-pub use self::read::{Account, AccountError, find};
+pub use self::find::find;
+#[cfg(not(target_arch = "wasm32"))]
+pub use self::read::{Account, AccountError};
 
 use std::fmt::Write;
 

@@ -116,7 +116,7 @@ fn what_the_balancer_picked_is_picked_again() {
     for turn in 0..200_u64 {
         let prompt = turn % 7;
         let blocks: Vec<u64> = (0..40)
-            .map(|block| (prompt << 32 | block).wrapping_mul(0x9e37_79b9))
+            .map(|block| ((prompt << 32) | block).wrapping_mul(0x9e37_79b9))
             .collect();
         let ask = Ask {
             pool: 0,

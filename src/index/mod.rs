@@ -6,7 +6,7 @@
 //! engine gives a block up can be learned: whenever an engine reports fewer cached tokens than were
 //! expected, the first block that it missed was too old ([`PrefixIndex::correct`]).
 //!
-//! Memory is fixed, whatever comes: a set-associative table that gives up what was used longest ago.
+//! Memory is fixed from the first block on, whatever comes: a set-associative table that gives up what was used longest ago.
 
 mod log;
 mod table;
@@ -81,7 +81,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Bytes that the table takes, now and ever.
+    /// Bytes that the table takes: none before the first block, then always the same.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }

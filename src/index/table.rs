@@ -1,6 +1,6 @@
 //! A set-associative table of fixed size: which block is held, and when it was last used.
 //!
-//! Nothing is ever allocated after the beginning. A tag lives in one of [`WAYS`] places of its set,
+//! It is allocated with the first block, since not every VM picks, and never again. A tag lives in one of [`WAYS`] places of its set,
 //! which its own bits name; when all are taken, the one that was used longest ago is given up.
 
 /// Places of a set.
@@ -48,23 +48,32 @@ impl Set {
 
 /// The table.
 pub(super) struct Table {
+    /// None before the first block.
     sets: Vec<Set>,
+    /// How many there will be.
+    count: usize,
     clock: u32,
 }
 
 impl Table {
     /// Room for at least `blocks` tags, if they spread evenly.
     pub(super) fn new(blocks: u32) -> Self {
-        let sets = (blocks as usize).div_ceil(WAYS).max(1);
         Self {
-            sets: vec![Set::default(); sets],
+            sets: Vec::new(),
+            count: (blocks as usize).div_ceil(WAYS).max(1),
             clock: 0,
         }
     }
 
-    /// Bytes that the table takes.
+    /// Bytes that the table takes: none before the first block, then always the same.
     pub(super) fn bytes(&self) -> usize {
         self.sets.len().saturating_mul(size_of::<Set>())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate(&mut self) {
+        self.sets = vec![Set::default(); self.count];
     }
 
     fn place(&self, tag: u64) -> usize {
@@ -92,6 +101,9 @@ impl Table {
 
     /// Keeps `stamp` with `tag`, as the last used.
     pub(super) fn put(&mut self, tag: u64, stamp: u32) {
+        if self.sets.is_empty() {
+            self.allocate();
+        }
         let tag = tag.max(1);
         self.clock = self.clock.wrapping_add(1);
         let (place, clock) = (self.place(tag), self.clock);

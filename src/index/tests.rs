@@ -84,6 +84,11 @@ fn an_engine_that_keeps_more_than_was_thought_is_believed_again() {
 #[test]
 fn memory_is_the_same_whatever_comes() {
     let mut index = PrefixIndex::new(1_024);
+    // A VM that never picks has no need of it.
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 0);
+    index.forget(A);
+    assert_eq!(index.bytes(), 0);
+    index.insert(B, &chain(1, 1));
     let bytes = index.bytes();
     assert_eq!(bytes, 16 * 1_024);
     let mut random = Random::new(1);
