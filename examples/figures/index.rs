@@ -53,7 +53,6 @@ pub async fn measure() -> Result<Vec<Figure>, String> {
             worst_us("pick_lookup_ns")?,
         ),
         ("index_insert_128k_us", worst_us("insert_ns")?),
-        ("index_insert_128k_p99_us", worst_us("insert_p99_ns")?),
         ("block_keys_128k_us", worst_us("keys_ns")?),
         ("index_bytes_per_worker", worst("table_bytes")?),
         ("index_found_permille", found),

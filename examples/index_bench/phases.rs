@@ -217,14 +217,13 @@ impl Bench {
         let memory = memory_size(0) * PAGE_BYTES;
         let table = self.index.latest(&Nowhere).bytes();
         let (lookup_ns, lookup_p99_ns) = self.lookups.figures();
-        let (pick_lookup_ns, pick_lookup_p99_ns) = self.pick_lookups.figures();
-        let (insert_ns, insert_p99_ns) = self.inserts.figures();
+        let (pick_lookup_ns, _) = self.pick_lookups.figures();
+        let (insert_ns, _) = self.inserts.figures();
         let (keys_ns, _) = self.keys.figures();
         let found_permille = self.matched_blocks * 1_000 / self.expected_blocks.max(1);
         format!(
             "{{\"lookup_ns\":{lookup_ns},\"lookup_p99_ns\":{lookup_p99_ns},\
-             \"pick_lookup_ns\":{pick_lookup_ns},\"pick_lookup_p99_ns\":{pick_lookup_p99_ns},\
-             \"insert_ns\":{insert_ns},\"insert_p99_ns\":{insert_p99_ns},\"keys_ns\":{keys_ns},\
+             \"pick_lookup_ns\":{pick_lookup_ns},\"insert_ns\":{insert_ns},\"keys_ns\":{keys_ns},\
              \"filled_blocks\":{},\"found_permille\":{found_permille},\"table_bytes\":{table},\
              \"grown_blocks\":{},\"memory_bytes\":{memory},\"memory_growth_bytes\":{}}}",
             self.filled,

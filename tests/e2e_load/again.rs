@@ -172,7 +172,8 @@ fn in_json(config: &mut EnvoyConfig) {
 }
 
 async fn large_pool(adjust: fn(&mut EnvoyConfig), count: usize) -> (Config, Vec<String>) {
-    let mut options = logged(explained(Mode::OriginalDst, 1, 1));
+    let mut options =
+        FleetOptions::new(Mode::OriginalDst, 1, 1).plugin(json!({"explain": {"log_field": true}}));
     options.adjust = adjust;
     let given = (options.mode, options.plugin.clone());
     let fleet = Fleet::start(options).await;
@@ -211,5 +212,21 @@ async fn a_pool_too_large_for_a_line_says_so() {
             decide_again(&config, &line),
             Err(AccountError::Incomplete { listed: LISTED })
         );
+    }
+}
+
+/// The line of the largest pool is not the limit: Envoy cuts nothing.
+#[tokio::test]
+async fn envoy_cuts_no_line() {
+    let adjust = |config: &mut EnvoyConfig| {
+        let name = "a pool \u{e9} ".repeat(10_000);
+        pools(config, &[(&name, json!({"name": "random"}))]);
+    };
+    let (config, accounts) = large_pool(adjust, 1).await;
+    for line in accounts {
+        assert!(line.len() > 100_000, "{} bytes", line.len());
+        let account = Account::parse(&line).unwrap();
+        let outcome = Replay::new(&config).outcome(&account);
+        assert_eq!(outcome, Ok(Outcome::logged(&account)));
     }
 }
