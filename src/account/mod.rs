@@ -9,6 +9,7 @@
 //!  "cost":[requests,waiting,prefill,decode,context],               of the request, nothing taken off
 //!  "blocks":[60,[12,"9a…"],…],    how many prefix blocks there are, and those that a policy may look at
 //!  "complete":true,               whether all candidates are listed
+//!  "idle":[figures],              those of an idle endpoint of which nothing is known
 //!  "candidates":[["10.0.0.1:8000",figures],…],                     below
 //!  "costs_us":[…]}                only of a policy that counts costs, in the order of the candidates
 //! ```
@@ -17,8 +18,8 @@
 //! what is cached there of the prompt (blocks, tokens), and its [`Pace`], in the order of the fields.
 //!
 //! It is printable ASCII on one line, whatever a pool is called. Of a candidate's figures, those at the
-//! end that are as of an idle endpoint of which nothing is known are left out. Of the prefix blocks,
-//! those are written at which some candidate's match ends, and the last: a ring key is one of them.
+//! end that are as in `idle` are left out. Of the prefix blocks, those are written at which some
+//! candidate's match ends, and the last: a ring key is one of them.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod again;
@@ -156,12 +157,15 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
     let complete = listed == decision.candidates.len();
     line.put("],\"complete\":");
     line.put(if complete { "true" } else { "false" });
-    line.put(",\"candidates\":[");
+    let idle = figures(&Candidate::default());
+    line.put(",\"idle\":[");
+    line.numbers(&idle);
+    line.put("],\"candidates\":[");
     for candidate in candidates {
         line.next();
         line.put("[");
         line.quote(name(candidate.endpoint));
-        line.numbers(told(&figures(candidate)));
+        line.numbers(told(&figures(candidate), &idle));
         line.put("]");
     }
     if !decision.costs_us.is_empty() {
@@ -172,12 +176,11 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
     line.0
 }
 
-/// The figures without those at the end that are as of an idle endpoint of which nothing is known.
-fn told(given: &[u64; FIGURES]) -> &[u64] {
-    let idle = figures(&Candidate::default());
+/// The figures without those at the end that are as of an idle endpoint.
+fn told<'a>(given: &'a [u64; FIGURES], idle: &[u64; FIGURES]) -> &'a [u64] {
     let differ = given
         .iter()
-        .zip(&idle)
+        .zip(idle)
         .rposition(|(one, other)| one != other);
     let told = differ.map_or(0, |last| last.saturating_add(1));
     given.get(..told).unwrap_or_default()

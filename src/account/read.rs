@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{FIGURES, VERSION, figures};
+use super::{FIGURES, VERSION};
 use crate::index::MAX_BLOCKS;
 use crate::policy::{Candidate, Load};
 use crate::rates::Pace;
@@ -110,6 +110,7 @@ struct Raw {
     #[serde(default)]
     blocks: Vec<Value>,
     complete: bool,
+    idle: [u64; FIGURES],
     candidates: Vec<Vec<Value>>,
     #[serde(default)]
     costs_us: Vec<u64>,
@@ -156,7 +157,7 @@ impl Account {
             .candidates
             .iter()
             .zip(0..)
-            .map(|(one, index)| candidate(one, index))
+            .map(|(one, index)| candidate(one, index, raw.idle))
             .collect();
         let candidates = candidates.map_err(malformed)?;
         if !raw.costs_us.is_empty() && raw.costs_us.len() != candidates.len() {
@@ -201,12 +202,16 @@ fn load(figures: [u64; 5]) -> Result<Load, String> {
     })
 }
 
-/// An address, and its figures in the order of [`figures`].
-fn candidate(raw: &[Value], index: u32) -> Result<(String, Candidate), String> {
+/// An address, and the figures that are not as in `idle`, in the order in which they are written.
+fn candidate(
+    raw: &[Value],
+    index: u32,
+    idle: [u64; FIGURES],
+) -> Result<(String, Candidate), String> {
     let bad = || format!("candidate {index}: not an address and up to {FIGURES} figures");
     let (name, given) = raw.split_first().ok_or_else(bad)?;
     let name = name.as_str().ok_or_else(bad)?;
-    let mut all = figures(&Candidate::default());
+    let mut all = idle;
     if given.len() > all.len() {
         return Err(bad());
     }

@@ -6,7 +6,8 @@
 //! engine gives a block up can be learned: whenever an engine reports fewer cached tokens than were
 //! expected, the first block that it missed was too old ([`PrefixIndex::correct`]).
 //!
-//! Memory is fixed from the first block on, whatever comes: a set-associative table that gives up what was used longest ago.
+//! Memory is fixed from the first block on, whatever comes: a set-associative table that gives up what
+//! was used longest ago.
 
 mod log;
 mod table;
