@@ -198,9 +198,7 @@ impl Config {
         } else {
             1_000_000
         };
-        let indexed = pools
-            .iter()
-            .any(|pool| pool.policy == PolicySpec::ExpectedLatency);
+        let indexed = pools.iter().any(|pool| pool.policy.reads_index());
         let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
         let tokens = TokenEstimator {
             bytes_per_token_milli: thousandths(

@@ -1,7 +1,7 @@
 //! Policies of the configuration: which parameters go with which name, and where keys are found.
 
 use super::{ConfigError, KeySource, MAX_KEYS, MAX_POINTS, raw, thousandths, whole};
-use crate::policy::{LoadKind, Measure, PolicySpec};
+use crate::policy::{LoadKind, Measure, PolicySpec, Preset, Thresholds};
 
 pub(super) fn policy_of(
     path: &str,
@@ -13,6 +13,12 @@ pub(super) fn policy_of(
         Name::PowerOfTwo => &["load"],
         Name::ConsistentHash => &["keys", "points"],
         Name::PrefixHash => &["load_factor", "bound", "points"],
+        Name::CacheAware => &[
+            "preset",
+            "match_threshold",
+            "imbalance_requests",
+            "imbalance_ratio",
+        ],
         _ => &[],
     };
     if let Some(key) = raw.given().into_iter().find(|key| !allowed.contains(key)) {
@@ -34,12 +40,14 @@ pub(super) fn policy_of(
         Name::WeightedRoundRobin => PolicySpec::WeightedRoundRobin,
         Name::LeastRequest => PolicySpec::LeastRequest,
         Name::ExpectedLatency => PolicySpec::ExpectedLatency,
+        Name::CacheAware => PolicySpec::CacheAware(thresholds(path, &raw)?),
         Name::LeastOutstandingTokens => PolicySpec::LeastOutstandingTokens,
         Name::PowerOfTwo => PolicySpec::PowerOfTwo {
             load: match raw.load.unwrap_or(raw::LoadKind::Tokens) {
                 raw::LoadKind::Requests => LoadKind::Requests,
                 raw::LoadKind::Tokens => LoadKind::Tokens,
                 raw::LoadKind::Kv => LoadKind::Kv,
+                raw::LoadKind::ExpectedTime => LoadKind::ExpectedTime,
             },
         },
         Name::ConsistentHash => {
@@ -57,11 +65,50 @@ pub(super) fn policy_of(
             bound: match raw.bound.unwrap_or(raw::Measure::Tokens) {
                 raw::Measure::Requests => Measure::Requests,
                 raw::Measure::Tokens => Measure::Tokens,
+                raw::Measure::ExpectedTime => Measure::ExpectedTime,
             },
             points,
         },
     };
     Ok((spec, keys))
+}
+
+/// Those of the preset, but for what is given.
+fn thresholds(path: &str, raw: &raw::Policy) -> Result<Thresholds, ConfigError> {
+    let preset = match raw.preset.unwrap_or(raw::Preset::VllmRouter) {
+        raw::Preset::VllmRouter => Preset::VllmRouter,
+        raw::Preset::SglangRouter => Preset::SglangRouter,
+        raw::Preset::Ray => Preset::Ray,
+    };
+    let shipped = preset.thresholds();
+    let imbalance_requests = match raw.imbalance_requests {
+        None => shipped.imbalance_requests,
+        given => whole(
+            &format!("{path}.imbalance_requests"),
+            given,
+            shipped.imbalance_requests,
+            0,
+            1_000_000,
+        )?,
+    };
+    Ok(Thresholds {
+        preset,
+        match_permille: thousandths(
+            &format!("{path}.match_threshold"),
+            raw.match_threshold,
+            shipped.match_permille,
+            0,
+            1_000,
+        )?,
+        imbalance_requests,
+        imbalance_ratio_permille: thousandths(
+            &format!("{path}.imbalance_ratio"),
+            raw.imbalance_ratio,
+            shipped.imbalance_ratio_permille,
+            1_000,
+            1_000_000,
+        )?,
+    })
 }
 
 fn keys_of(

@@ -100,6 +100,17 @@ impl PrefixIndex {
         u32::try_from(chain.partition_point(held)).unwrap_or(u32::MAX)
     }
 
+    /// Blocks that the endpoint holds, of any prompts.
+    ///
+    /// What it was given and did not have, up to what its engine keeps and what the table could hold.
+    pub fn held_blocks(&self, endpoint: EndpointId) -> u32 {
+        let held = |cache: &Cache| {
+            let given = cache.clock.wrapping_sub(cache.born);
+            given.min(cache.capacity_blocks).min(self.table.blocks())
+        };
+        self.caches.get(&endpoint).map_or(0, held)
+    }
+
     /// The endpoint computes `chain`, or finds it: from now on it holds all of it.
     pub fn insert(&mut self, endpoint: EndpointId, chain: &[u64]) -> Belief {
         let mut belief = Belief::default();

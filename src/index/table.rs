@@ -40,6 +40,11 @@ impl Table {
         self.slots.len().saturating_mul(size_of::<Slot>())
     }
 
+    /// Tags that it has room for.
+    pub(super) fn blocks(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
     fn set(&self, tag: u64) -> std::ops::Range<usize> {
         let wide = u128::from(tag).wrapping_mul(u128::from(self.sets));
         let start = usize::try_from(wide >> 64)

@@ -58,7 +58,7 @@ fn best_of(
     candidates: &[Candidate],
     taken: &[u32],
     random: &mut Random,
-    order: impl Fn(&Candidate, &Candidate) -> Ordering,
+    order: &dyn Fn(&Candidate, &Candidate) -> Ordering,
 ) -> Option<u32> {
     let mut best: Option<&Candidate> = None;
     let mut tied: u64 = 0;

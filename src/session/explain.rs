@@ -92,5 +92,8 @@ pub fn reason_name(reason: Reason) -> &'static str {
         Reason::NoKey => "no_key",
         Reason::Fastest => "fastest",
         Reason::NearTie => "near_tie",
+        Reason::LongestMatch => "longest_match",
+        Reason::NoMatch => "no_match",
+        Reason::Imbalanced => "imbalanced",
     }
 }
