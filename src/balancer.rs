@@ -68,7 +68,7 @@ impl Decision {
 struct Known {
     matched_blocks: u32,
     matched_tokens: u64,
-    held_blocks: u32,
+    given_blocks: u32,
     pace: Pace,
 }
 
@@ -246,7 +246,7 @@ impl Balancer {
                     let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
                     known.matched_blocks = blocks;
                     known.matched_tokens = tokens.text_tokens(bytes).min(ask.cost.prefill_tokens);
-                    known.held_blocks = index.held_blocks(*id);
+                    known.given_blocks = index.given_blocks(*id);
                 }
                 known
             })
@@ -470,7 +470,7 @@ fn decide(
                             kv_usage_permille: *kv_usage_permille,
                             matched_blocks: known.matched_blocks,
                             matched_tokens: known.matched_tokens,
-                            held_blocks: known.held_blocks,
+                            given_blocks: known.given_blocks,
                             pace: known.pace,
                         },
                     )

@@ -115,9 +115,7 @@ fn named(word: &str) -> Result<Vec<Contender>, String> {
     let own = POLICIES
         .into_iter()
         .filter(|name| *name != "weighted_round_robin");
-    let own = own
-        .map(Contender::own)
-        .chain(Contender::variants());
+    let own = own.map(Contender::own).chain(Contender::variants());
     let peers = PeerKind::ALL.into_iter().map(Contender::peer);
     let names: Vec<String> = own
         .clone()

@@ -37,6 +37,8 @@ struct Cache {
     capacity_blocks: u32,
     /// Clock at the last restart; what is older is gone.
     born: u32,
+    /// Blocks that it was given since then, each once.
+    given_blocks: u32,
 }
 
 impl Default for Cache {
@@ -45,6 +47,7 @@ impl Default for Cache {
             clock: 0,
             capacity_blocks: u32::MAX,
             born: 0,
+            given_blocks: 0,
         }
     }
 }
@@ -100,15 +103,14 @@ impl PrefixIndex {
         u32::try_from(chain.partition_point(held)).unwrap_or(u32::MAX)
     }
 
-    /// Blocks that the endpoint holds, of any prompts.
+    /// Different blocks that the endpoint was given since it started, at most as many as the table
+    /// could hold: the size of its prefix tree, if there were one.
     ///
-    /// What it was given and did not have, up to what its engine keeps and what the table could hold.
-    pub fn held_blocks(&self, endpoint: EndpointId) -> u32 {
-        let held = |cache: &Cache| {
-            let given = cache.clock.wrapping_sub(cache.born);
-            given.min(cache.capacity_blocks).min(self.table.blocks())
-        };
-        self.caches.get(&endpoint).map_or(0, held)
+    /// The age at which its engine gives blocks up has no part in it: that is a guess, and whoever is
+    /// taken to hold the least would be given everything for ever.
+    pub fn given_blocks(&self, endpoint: EndpointId) -> u32 {
+        let given = self.caches.get(&endpoint).map(|cache| cache.given_blocks);
+        given.unwrap_or(0).min(self.table.blocks())
     }
 
     /// The endpoint computes `chain`, or finds it: from now on it holds all of it.
@@ -133,7 +135,9 @@ impl PrefixIndex {
         // Tail first, so that the head is the youngest, here as in the engine.
         for (block, depth) in chain.iter().zip(0..length).rev() {
             let stamp = cache.clock.wrapping_sub(depth);
-            self.table.put(tag(endpoint, *block), stamp);
+            if self.table.put(tag(endpoint, *block), stamp).is_none() {
+                cache.given_blocks = cache.given_blocks.saturating_add(1);
+            }
         }
         belief
     }
@@ -170,6 +174,7 @@ impl PrefixIndex {
         if let Some(cache) = self.caches.get_mut(&endpoint) {
             cache.clock = cache.clock.wrapping_add(1);
             cache.born = cache.clock;
+            cache.given_blocks = 0;
         }
     }
 }

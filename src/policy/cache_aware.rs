@@ -7,14 +7,15 @@
 //! | out of balance | max − min > 64 and max > 1.5 × min | the same | max − min > ∞ |
 //! | then | fewest requests | fewest requests | the less loaded of two |
 //! | good match | above 0.3 of the prompt | above 0.3 | at least 0.1 |
-//! | no good match | fewest requests | fewest blocks held | fewest blocks held |
+//! | no good match | fewest requests | smallest tree | smallest tree |
 //!
 //! Sources: `src/policies/cache_aware.rs` of vllm-project/router and
 //! `sgl-model-gateway/src/policies/cache_aware.rs` of sgl-project/sglang (releases up to 0.2), with the
 //! defaults of their command lines; `prefix_aware_router.py` of Ray Serve LLM.
 //!
 //! Two things are this crate's own. What an endpoint holds is what [`crate::index`] believes, which
-//! forgets what the engine forgets. And ties, which go to the first endpoint of a list there, go by
+//! forgets what the engine forgets; for the size of its tree stand the blocks that it was given
+//! ([`crate::index::PrefixIndex::given_blocks`]). And ties, which go to the first endpoint of a list there, go by
 //! load here, and by chance where that is equal too. Loads and blocks count per weight, relative to
 //! the mean weight, so that the rule among equal weights is the published one.
 
@@ -37,7 +38,7 @@ pub enum Preset {
 
 impl Preset {
     /// The thresholds that it ships.
-    pub fn thresholds(self) -> Thresholds {
+    pub const fn thresholds(self) -> Thresholds {
         match self {
             Self::VllmRouter | Self::SglangRouter => Thresholds {
                 preset: self,
@@ -110,7 +111,8 @@ impl CacheAware {
     /// Whether so many of the prompt's blocks are a good match.
     fn is_match(&self, matched_blocks: u32, blocks: usize) -> bool {
         let matched = u128::from(matched_blocks) * 1_000;
-        let blocks = u128::try_from(blocks).unwrap_or(u128::MAX);
+        // Of a prompt that is shorter than a block, nothing can match.
+        let blocks = u128::try_from(blocks.max(1)).unwrap_or(u128::MAX);
         let wanted = u128::from(self.thresholds.match_permille).saturating_mul(blocks);
         match self.thresholds.preset {
             Preset::VllmRouter | Preset::SglangRouter => matched > wanted,
@@ -131,7 +133,7 @@ impl CacheAware {
     fn unmatched(&self, view: &View<'_>) -> Vec<u32> {
         match self.thresholds.preset {
             Preset::VllmRouter => rank(view, by_requests),
-            Preset::SglangRouter | Preset::Ray => rank(view, by_held),
+            Preset::SglangRouter | Preset::Ray => rank(view, by_given),
         }
     }
 }
@@ -147,9 +149,10 @@ fn by_match(a: &Candidate, b: &Candidate) -> Ordering {
         .then_with(|| by_requests(a, b))
 }
 
-/// The fewest blocks held per weight, then the load.
-fn by_held(a: &Candidate, b: &Candidate) -> Ordering {
-    let share = |a: &Candidate, b: &Candidate| u128::from(a.held_blocks) * u128::from(b.capacity());
+/// The fewest blocks given per weight, then the load.
+fn by_given(a: &Candidate, b: &Candidate) -> Ordering {
+    let share =
+        |a: &Candidate, b: &Candidate| u128::from(a.given_blocks) * u128::from(b.capacity());
     share(a, b)
         .cmp(&share(b, a))
         .then_with(|| by_requests(a, b))

@@ -102,9 +102,8 @@ pub struct Candidate {
     pub matched_blocks: u32,
     /// The same in tokens, at most the whole prompt.
     pub matched_tokens: u64,
-    /// Blocks of any prompts that are believed to be in its prefix cache; 0 unless the policy reads
-    /// the index.
-    pub held_blocks: u32,
+    /// Different blocks that it was given, of any prompts; 0 unless the policy reads the index.
+    pub given_blocks: u32,
     /// How fast it has shown itself to be; the default unless the policy reads paces.
     pub pace: Pace,
 }

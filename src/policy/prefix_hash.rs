@@ -22,8 +22,8 @@ const MAX_LOAD_FACTOR_PERMILLE: u32 = 1_000_000;
 /// With a load factor of at least 1 somebody always may. Were every load at or above its bound, then
 /// `total = Σ load ≥ Σ bound ≥ load_factor × (total + cost) × Σ capacity / capacities
 /// = load_factor × (total + cost) ≥ total + 1`, a contradiction. Smaller factors count as 1. In time
-/// this holds while one endpoint is as many times faster than another at prefill as at decode; else
-/// all may be above, and the ring alone decides.
+/// this holds while one endpoint is as many times faster than another at everything; else all may be
+/// above, and the ring alone decides.
 pub fn bound(
     load_factor_permille: u32,
     capacity: u64,
