@@ -320,6 +320,8 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
+// Copies in every caller would make the module larger.
+#[inline(never)]
 fn whole(
     path: &str,
     value: Option<raw::Whole>,
@@ -340,6 +342,7 @@ fn whole(
 }
 
 /// A decimal figure kept as whole thousandths, so that decisions never depend on floating point.
+#[inline(never)]
 fn thousandths(
     path: &str,
     value: Option<f64>,

@@ -75,42 +75,48 @@ pub(super) fn policy_of(
 
 /// Those of the preset, but for what is given.
 fn thresholds(path: &str, raw: &raw::Policy) -> Result<Thresholds, ConfigError> {
-    let preset = match raw.preset.unwrap_or(raw::Preset::VllmRouter) {
-        raw::Preset::VllmRouter => Preset::VllmRouter,
-        raw::Preset::SglangRouter => Preset::SglangRouter,
-        raw::Preset::Ray => Preset::Ray,
+    let at = |key: &str| [path, key].join(".");
+    let preset = match raw.preset.as_deref() {
+        None | Some("vllm_router") => Preset::VllmRouter,
+        Some("sglang_router") => Preset::SglangRouter,
+        Some("ray") => Preset::Ray,
+        Some(other) => {
+            let problem = format!(
+                "unknown variant `{other}`, expected one of `vllm_router`, `sglang_router`, `ray`"
+            );
+            return Err(ConfigError::new(at("preset"), problem));
+        }
     };
-    let shipped = preset.thresholds();
-    let imbalance_requests = match raw.imbalance_requests {
-        None => shipped.imbalance_requests,
-        given => whole(
-            &format!("{path}.imbalance_requests"),
-            given,
-            shipped.imbalance_requests,
-            0,
-            1_000_000,
-        )?,
-    };
-    Ok(Thresholds {
-        preset,
-        match_permille: thousandths(
-            &format!("{path}.match_threshold"),
-            raw.match_threshold,
-            shipped.match_permille,
-            0,
-            1_000,
-        )?,
+    let mut thresholds = preset.thresholds();
+    let Thresholds {
+        match_permille,
         imbalance_requests,
-        imbalance_ratio_permille: thousandths(
-            &format!("{path}.imbalance_ratio"),
-            raw.imbalance_ratio,
-            shipped.imbalance_ratio_permille,
-            1_000,
-            1_000_000,
-        )?,
-    })
+        imbalance_ratio_permille,
+        ..
+    } = &mut thresholds;
+    *match_permille = thousandths(
+        &at("match_threshold"),
+        raw.match_threshold,
+        *match_permille,
+        0,
+        1_000,
+    )?;
+    if raw.imbalance_requests.is_some() {
+        let path = at("imbalance_requests");
+        *imbalance_requests = whole(&path, raw.imbalance_requests, 0, 0, 1_000_000)?;
+    }
+    *imbalance_ratio_permille = thousandths(
+        &at("imbalance_ratio"),
+        raw.imbalance_ratio,
+        *imbalance_ratio_permille,
+        1_000,
+        1_000_000,
+    )?;
+    Ok(thresholds)
 }
 
+// Called once; as a function of its own it makes the module larger.
+#[inline(always)]
 fn keys_of(
     path: &str,
     raw: Option<Vec<raw::Key>>,

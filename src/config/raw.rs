@@ -130,7 +130,8 @@ pub(super) struct Policy {
     pub(super) load_factor: Option<f64>,
     pub(super) bound: Option<Measure>,
     pub(super) points: Option<Whole>,
-    pub(super) preset: Option<Preset>,
+    /// Text: an enumeration would make the module 4 kB larger.
+    pub(super) preset: Option<String>,
     pub(super) match_threshold: Option<f64>,
     pub(super) imbalance_requests: Option<Whole>,
     pub(super) imbalance_ratio: Option<f64>,
@@ -188,14 +189,6 @@ pub(super) enum Measure {
     Requests,
     Tokens,
     ExpectedTime,
-}
-
-#[derive(serde::Deserialize, Clone, Copy)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Preset {
-    VllmRouter,
-    SglangRouter,
-    Ray,
 }
 
 #[derive(serde::Deserialize, Clone)]

@@ -40,6 +40,7 @@ pub(super) struct QueueTime {
 }
 
 impl QueueTime {
+    #[inline(never)]
     pub(super) fn new(view: &View<'_>) -> Self {
         let loads = view.candidates.iter().map(|candidate| candidate.load);
         let total = loads.fold(Load::default(), Load::plus);
@@ -64,6 +65,7 @@ impl QueueTime {
     }
 
     /// Compares when the new request would be through, then the requests.
+    #[inline(never)]
     pub(super) fn order(&self, a: &Candidate, b: &Candidate) -> Ordering {
         let through_us = |candidate: &Candidate| self.of(candidate, candidate.load.plus(self.own));
         through_us(a)
@@ -82,6 +84,7 @@ impl QueueTime {
     }
 
     /// How fast the endpoint is at all that is to be done, relative to the slowest, which counts 4096.
+    #[inline(never)]
     pub(super) fn speed(&self, candidate: &Candidate) -> u64 {
         let scaled = u128::from(self.slowest_us) * u128::from(SLOWEST);
         let speed = scaled / u128::from(self.all_us(candidate));
@@ -93,6 +96,7 @@ impl QueueTime {
             .saturating_add(self.own_us(candidate).max(1))
     }
 
+    #[inline(never)]
     fn of(&self, candidate: &Candidate, load: Load) -> u64 {
         let pace = &candidate.pace;
         let base_us = u64::from(load.waiting).saturating_mul(u64::from(pace.first_us));
