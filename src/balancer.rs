@@ -45,7 +45,8 @@ pub struct Decision {
     pub cost: Load,
     /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
     pub bound: u64,
-    /// What each candidate would cost, in microseconds; empty if the policy counts no costs.
+    /// What each candidate would cost, or how long its queue is where that is bounded, in microseconds;
+    /// empty if the policy counts neither.
     pub costs_us: Vec<u64>,
     /// How many picks the pool had before.
     pub sequence: u64,
