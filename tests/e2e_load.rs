@@ -18,6 +18,8 @@ mod accounting;
 mod affinity;
 #[path = "e2e_load/again.rs"]
 mod again;
+#[path = "e2e_load/aware.rs"]
+mod aware;
 #[path = "e2e_load/decision.rs"]
 mod decision;
 #[path = "e2e_load/mixed.rs"]

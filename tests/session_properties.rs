@@ -461,6 +461,11 @@ fn policy() -> impl Strategy<Value = Value> {
         json!({"name": "consistent_hash", "keys": [{"header": "x-session-id"}, {"cookie": "sid"}, {"body": "user"}]}),
         json!({"name": "prefix_hash"}),
         json!({"name": "prefix_hash", "bound": "requests", "load_factor": 1.0}),
+        json!({"name": "prefix_hash", "bound": "expected_time"}),
+        json!({"name": "power_of_two", "load": "expected_time"}),
+        json!({"name": "expected_latency"}),
+        json!({"name": "cache_aware"}),
+        json!({"name": "cache_aware", "preset": "ray", "imbalance_requests": 1}),
     ])
 }
 

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The figures of a candidate are its weight, its load (as `cost`), its KV cache in use (thousandths),
-//! what is cached there of the prompt (blocks, tokens), and its [`Pace`], in the order of the fields.
+//! what is cached there of the prompt (blocks, tokens), the blocks that it was given, and its [`Pace`], in the order of the fields.
 //!
 //! It is printable ASCII on one line, whatever a pool is called. Of a candidate's figures, those at the
 //! end that are as in `idle` are left out. Of the prefix blocks, those are written at which some
@@ -50,7 +50,7 @@ pub const VERSION: u64 = 1;
 pub const LISTED: usize = 512;
 
 /// How many figures a candidate has.
-const FIGURES: usize = 15;
+const FIGURES: usize = 16;
 
 /// The figures of a candidate, in the order of the line.
 fn figures(candidate: &Candidate) -> [u64; FIGURES] {
@@ -62,6 +62,7 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         kv_usage_permille,
         matched_blocks,
         matched_tokens,
+        given_blocks,
         pace,
     } = *candidate;
     let Pace {
@@ -83,6 +84,7 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         u64::from(kv_usage_permille),
         u64::from(matched_blocks),
         matched_tokens,
+        u64::from(given_blocks),
         u64::from(first_us),
         u64::from(prefill_us_per_1k_tokens),
         u64::from(token_us),

@@ -228,6 +228,7 @@ fn candidate(
         kv_usage_permille,
         matched_blocks,
         matched_tokens,
+        given_blocks,
         first_us,
         prefill_us_per_1k_tokens,
         token_us,
@@ -242,6 +243,7 @@ fn candidate(
         kv_usage_permille: small(kv_usage_permille)?,
         matched_blocks: small(matched_blocks)?,
         matched_tokens,
+        given_blocks: small(given_blocks)?,
         pace: Pace {
             first_us: small(first_us)?,
             prefill_us_per_1k_tokens: small(prefill_us_per_1k_tokens)?,

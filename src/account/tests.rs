@@ -22,6 +22,11 @@ fn policies() -> Vec<Value> {
         json!({"name": "consistent_hash", "keys": [{"header": "x"}], "points": 16}),
         json!({"name": "prefix_hash", "bound": "requests", "points": 16}),
         json!({"name": "prefix_hash", "bound": "tokens", "load_factor": 1.0}),
+        json!({"name": "prefix_hash", "bound": "expected_time"}),
+        json!({"name": "power_of_two", "load": "expected_time"}),
+        json!({"name": "cache_aware"}),
+        json!({"name": "cache_aware", "preset": "sglang_router"}),
+        json!({"name": "cache_aware", "preset": "ray"}),
         json!({"name": "expected_latency"}),
     ]
 }
@@ -101,7 +106,7 @@ fn an_account_is_short_where_little_is_known() {
              \"ranked\":[\"10.0.0.2:80\",\"10.0.0.1:80\"],\"bound\":0,\"sequence\":7,\
              \"random\":\"000000000000000b\",\"key\":\"0000000000000005\",\"cost\":[0,0,0,0,0],\
              \"complete\":true,\
-             \"idle\":[0,0,0,0,0,0,0,0,0,40000,125000,30000,200,0,5000000],\
+             \"idle\":[0,0,0,0,0,0,0,0,0,0,40000,125000,30000,200,0,5000000],\
              \"candidates\":[[\"10.0.0.1:80\",1],[\"10.0.0.2:80\",3,0,0,90]]}}"
         )
     );
@@ -205,7 +210,7 @@ fn what_cannot_be_decided_again_is_refused_with_the_reason() {
             ",4294967296]",
             "4294967296 does not fit into 32 bits",
         ),
-        (",1]", ",true]", "not an address and up to 15 figures"),
+        (",1]", ",true]", "not an address and up to 16 figures"),
         (
             "\"candidates\"",
             "\"candidate\"",
@@ -346,9 +351,11 @@ fn pace() -> impl Strategy<Value = Pace> {
 
 /// Weight, whether it is eligible, and what is known of an endpoint.
 fn endpoint() -> impl Strategy<Value = (u32, bool, Candidate)> {
-    let known = (some_load(), 0..1_001_u32, 0..120_u32, figure(), pace());
+    let cached = (0..120_u32, figure(), any::<u32>());
+    let known = (some_load(), 0..1_001_u32, cached, pace());
     (1..6_u32, any::<bool>(), known).prop_map(|(weight, eligible, known)| {
-        let (load, kv_usage_permille, matched_blocks, matched_tokens, pace) = known;
+        let (load, kv_usage_permille, cached, pace) = known;
+        let (matched_blocks, matched_tokens, given_blocks) = cached;
         let candidate = Candidate {
             endpoint: 0,
             weight,
@@ -356,6 +363,7 @@ fn endpoint() -> impl Strategy<Value = (u32, bool, Candidate)> {
             kv_usage_permille,
             matched_blocks,
             matched_tokens,
+            given_blocks,
             pace,
         };
         (weight, eligible, candidate)

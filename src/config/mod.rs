@@ -206,7 +206,7 @@ impl Config {
         } else {
             1_000_000
         };
-        let indexed = pools.iter().any(asks_index);
+        let indexed = pools.iter().any(|pool| pool.policy.reads_index());
         let index_blocks = within(
             "index.max_blocks",
             index.max_blocks,
@@ -281,14 +281,10 @@ impl Config {
     }
 }
 
-fn asks_index(pool: &PoolConfig) -> bool {
-    pool.policy == PolicySpec::ExpectedLatency
-}
-
 /// 32,768 blocks an endpoint of the pools that ask the index, which are two million tokens, within
 /// 4 and 16 MiB a worker.
 fn default_blocks(pools: &[PoolConfig]) -> u32 {
-    let asking = pools.iter().filter(|pool| asks_index(pool));
+    let asking = pools.iter().filter(|pool| pool.policy.reads_index());
     let endpoints: usize = asking.map(|pool| pool.pool.len()).sum();
     let blocks = u32::try_from(endpoints).unwrap_or(u32::MAX);
     blocks.saturating_mul(1 << 15).clamp(1 << 18, 1 << 20)
@@ -349,6 +345,8 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
+// Copies in every caller would make the module larger.
+#[inline(never)]
 fn whole(
     path: &str,
     value: Option<raw::Whole>,
@@ -369,6 +367,7 @@ fn whole(
 }
 
 /// A decimal figure kept as whole thousandths, so that decisions never depend on floating point.
+#[inline(never)]
 fn thousandths(
     path: &str,
     value: Option<f64>,

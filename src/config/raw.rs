@@ -101,6 +101,7 @@ pub(super) enum PolicyName {
     ConsistentHash,
     PrefixHash,
     ExpectedLatency,
+    CacheAware,
 }
 
 impl PolicyName {
@@ -115,6 +116,7 @@ impl PolicyName {
             Self::ConsistentHash => "consistent_hash",
             Self::PrefixHash => "prefix_hash",
             Self::ExpectedLatency => "expected_latency",
+            Self::CacheAware => "cache_aware",
         }
     }
 }
@@ -130,6 +132,11 @@ pub(super) struct Policy {
     pub(super) load_factor: Option<f64>,
     pub(super) bound: Option<Measure>,
     pub(super) points: Option<Whole>,
+    /// Text: an enumeration would make the module 4 kB larger.
+    pub(super) preset: Option<String>,
+    pub(super) match_threshold: Option<f64>,
+    pub(super) imbalance_requests: Option<Whole>,
+    pub(super) imbalance_ratio: Option<f64>,
 }
 
 impl Default for Policy {
@@ -141,6 +148,10 @@ impl Default for Policy {
             load_factor: None,
             bound: None,
             points: None,
+            preset: None,
+            match_threshold: None,
+            imbalance_requests: None,
+            imbalance_ratio: None,
         }
     }
 }
@@ -154,6 +165,10 @@ impl Policy {
             ("load_factor", self.load_factor.is_some()),
             ("bound", self.bound.is_some()),
             ("points", self.points.is_some()),
+            ("preset", self.preset.is_some()),
+            ("match_threshold", self.match_threshold.is_some()),
+            ("imbalance_requests", self.imbalance_requests.is_some()),
+            ("imbalance_ratio", self.imbalance_ratio.is_some()),
         ]
         .into_iter()
         .filter_map(|(key, present)| present.then_some(key))
@@ -167,6 +182,7 @@ pub(super) enum LoadKind {
     Requests,
     Tokens,
     Kv,
+    ExpectedTime,
 }
 
 #[derive(serde::Deserialize, Clone, Copy)]
@@ -174,6 +190,7 @@ pub(super) enum LoadKind {
 pub(super) enum Measure {
     Requests,
     Tokens,
+    ExpectedTime,
 }
 
 #[derive(serde::Deserialize, Clone)]

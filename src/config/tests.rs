@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::endpoint::Endpoint;
-use crate::policy::{LoadKind, Measure};
+use crate::policy::{LoadKind, Measure, Preset, Thresholds};
 
 const ONE: &str = r#""endpoints": [{"address": "10.0.0.1:8000"}]"#;
 
@@ -219,6 +219,65 @@ fn the_index_grows_with_the_pools_that_ask_it() {
 }
 
 #[test]
+fn a_preset_is_the_default_of_each_threshold() {
+    let thresholds = |settings: &str| {
+        let text = format!(
+            r#"{{"policy": {{"name": "cache_aware"{settings}}}, "endpoints": [{{"address": "10.0.0.1:80"}}]}}"#
+        );
+        let config = Config::parse(text.as_bytes()).unwrap();
+        assert_eq!(config.scan.max_blocks, crate::index::MAX_BLOCKS);
+        match config.pools[0].policy {
+            PolicySpec::CacheAware(thresholds) => thresholds,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (vllm, ray) = (Preset::VllmRouter.thresholds(), Preset::Ray.thresholds());
+    assert_eq!(thresholds(""), vllm);
+    assert_eq!(thresholds(r#", "preset": "vllm_router""#), vllm);
+    let sglang = Preset::SglangRouter;
+    assert_eq!(
+        thresholds(r#", "preset": "sglang_router""#),
+        sglang.thresholds()
+    );
+    assert_eq!(thresholds(r#", "preset": "ray""#), ray);
+    assert_eq!(
+        thresholds(r#", "preset": "ray", "imbalance_requests": 0, "match_threshold": 0.25"#),
+        Thresholds {
+            imbalance_requests: 0,
+            match_permille: 250,
+            ..ray
+        }
+    );
+    assert_eq!(
+        thresholds(r#", "imbalance_ratio": 2"#).imbalance_ratio_permille,
+        2_000
+    );
+}
+
+#[test]
+fn loads_and_bounds_may_be_in_time() {
+    let policy = |policy: &str| {
+        let text =
+            format!(r#"{{"policy": {policy}, "endpoints": [{{"address": "10.0.0.1:80"}}]}}"#);
+        Config::parse(text.as_bytes()).unwrap().pools[0].policy
+    };
+    assert_eq!(
+        policy(r#"{"name": "power_of_two", "load": "expected_time"}"#),
+        PolicySpec::PowerOfTwo {
+            load: LoadKind::ExpectedTime
+        }
+    );
+    assert_eq!(
+        policy(r#"{"name": "prefix_hash", "bound": "expected_time"}"#),
+        PolicySpec::PrefixHash {
+            load_factor_permille: 1_250,
+            bound: Measure::ExpectedTime,
+            points: 128
+        }
+    );
+}
+
+#[test]
 fn whole_numbers_may_be_written_as_protobuf_writes_them() {
     let config = valid(r#""hold": {"max_bytes": 65536.0, "watchdog_ms": 5e1}"#);
     assert_eq!((config.hold_max_bytes, config.watchdog_ms), (65_536, 50));
@@ -339,7 +398,7 @@ fn errors_of_types_and_names() {
         ),
         (
             r#""policy": {"name": "fastest"}"#,
-            "policy.name: unknown variant `fastest`, expected one of `round_robin`, `random`, `weighted_round_robin`, `least_request`, `least_outstanding_tokens`, `power_of_two`, `consistent_hash`, `prefix_hash`, `expected_latency` at line 1 column 74",
+            "policy.name: unknown variant `fastest`, expected one of `round_robin`, `random`, `weighted_round_robin`, `least_request`, `least_outstanding_tokens`, `power_of_two`, `consistent_hash`, `prefix_hash`, `expected_latency`, `cache_aware` at line 1 column 74",
         ),
         (
             r#""policy": {"load": "kv"}"#,
@@ -347,11 +406,11 @@ fn errors_of_types_and_names() {
         ),
         (
             r#""policy": {"name": "power_of_two", "load": "gpu"}"#,
-            "policy.load: unknown variant `gpu`, expected one of `requests`, `tokens`, `kv` at line 1 column 94",
+            "policy.load: unknown variant `gpu`, expected one of `requests`, `tokens`, `kv`, `expected_time` at line 1 column 94",
         ),
         (
             r#""policy": {"name": "prefix_hash", "bound": "kv"}"#,
-            "policy.bound: unknown variant `kv`, expected `requests` or `tokens` at line 1 column 93",
+            "policy.bound: unknown variant `kv`, expected one of `requests`, `tokens`, `expected_time` at line 1 column 93",
         ),
         (
             r#""hold": {"watchdog_ms": "250"}"#,
@@ -415,6 +474,18 @@ fn errors_of_ranges_name_the_range() {
             r#""policy": {"name": "prefix_hash", "points": 4097}"#,
             "policy.points: must be between 1 and 4096, not 4097",
         ),
+        (
+            r#""policy": {"name": "cache_aware", "match_threshold": 1.1}"#,
+            "policy.match_threshold: must be between 0 and 1, not 1.1",
+        ),
+        (
+            r#""policy": {"name": "cache_aware", "imbalance_ratio": 0.5}"#,
+            "policy.imbalance_ratio: must be between 1 and 1000, not 0.5",
+        ),
+        (
+            r#""policy": {"name": "cache_aware", "preset": "ray", "imbalance_requests": 1000001}"#,
+            "policy.imbalance_requests: must be between 0 and 1000000, not 1000001",
+        ),
     ]);
 }
 
@@ -436,6 +507,14 @@ fn errors_of_policy_parameters() {
         (
             r#""policy": {"name": "prefix_hash", "load": "kv"}"#,
             "policy.load: `prefix_hash` has no such parameter; it takes `load_factor`, `bound`, `points`",
+        ),
+        (
+            r#""policy": {"name": "prefix_hash", "preset": "ray"}"#,
+            "policy.preset: `prefix_hash` has no such parameter; it takes `load_factor`, `bound`, `points`",
+        ),
+        (
+            r#""policy": {"name": "cache_aware", "bound": "tokens"}"#,
+            "policy.bound: `cache_aware` has no such parameter; it takes `preset`, `match_threshold`, `imbalance_requests`, `imbalance_ratio`",
         ),
         (
             r#""policy": {"name": "consistent_hash"}"#,

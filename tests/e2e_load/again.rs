@@ -20,6 +20,11 @@ const WRITTEN: Duration = Duration::from_secs(30);
 fn policies() -> Vec<(&'static str, Value)> {
     vec![
         ("expected_latency", json!({"name": "expected_latency"})),
+        ("cache_aware", json!({"name": "cache_aware"})),
+        (
+            "by_time",
+            json!({"name": "prefix_hash", "bound": "expected_time"}),
+        ),
         (
             "prefix_hash",
             json!({"name": "prefix_hash", "load_factor": 1.0}),
