@@ -9,7 +9,7 @@ use std::rc::Rc;
 use self::engines::Outages;
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::index::{BLOCK_BYTES, INDEX_BLOCKS, SharedIndex};
+use crate::index::{BLOCK_BYTES, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
@@ -49,7 +49,8 @@ pub struct Decision {
     pub cost: Load,
     /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
     pub bound: u64,
-    /// What each candidate would cost, in microseconds; empty if the policy counts no costs.
+    /// What each candidate would cost, or how long its queue is where that is bounded, in microseconds;
+    /// empty if the policy counts neither.
     pub costs_us: Vec<u64>,
     /// How many picks the pool had before.
     pub sequence: u64,
@@ -72,6 +73,7 @@ impl Decision {
 struct Known {
     matched_blocks: u32,
     matched_tokens: u64,
+    given_blocks: u32,
     pace: Pace,
 }
 
@@ -142,7 +144,7 @@ impl Balancer {
         let index = pools
             .iter()
             .any(|pool| pool.policy.reads_index())
-            .then(|| SharedIndex::new(INDEX_BLOCKS, vm, config.fingerprint));
+            .then(|| SharedIndex::new(config.index_blocks, vm, config.fingerprint));
         Self {
             pools,
             index,
@@ -244,16 +246,18 @@ impl Balancer {
             .iter()
             .map(|id| {
                 // Who does not ask does not pay.
-                let (Some(index), Some(text)) = (index, text) else {
-                    return Known::default();
-                };
-                let blocks = index.matched_blocks(*id, ask.blocks);
-                let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
-                Known {
-                    matched_blocks: blocks,
-                    matched_tokens: text.text_tokens(bytes).min(ask.cost.prefill_tokens),
-                    pace: self.rates.pace(*id),
+                let mut known = Known::default();
+                if state.policy.reads_pace() {
+                    known.pace = self.rates.pace(*id);
                 }
+                if let (Some(index), Some(text)) = (index, text) {
+                    let blocks = index.matched_blocks(*id, ask.blocks);
+                    let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
+                    known.matched_blocks = blocks;
+                    known.matched_tokens = text.text_tokens(bytes).min(ask.cost.prefill_tokens);
+                    known.given_blocks = index.given_blocks(*id);
+                }
+                known
             })
             .collect();
         let mut decision = None;
@@ -363,6 +367,7 @@ fn decide(
                             kv_usage_permille: *kv_usage_permille,
                             matched_blocks: known.matched_blocks,
                             matched_tokens: known.matched_tokens,
+                            given_blocks: known.given_blocks,
                             pace: known.pace,
                         },
                     )

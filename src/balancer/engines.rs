@@ -76,7 +76,7 @@ impl Balancer {
                 .into_iter()
                 .map(|report| (report.endpoint, report))
                 .collect();
-            if self.index.is_some() {
+            if self.reads_pace() {
                 self.learn_kv(store, now_ms);
             }
         }

@@ -55,8 +55,11 @@ impl Balancer {
 
     /// What answers show of their endpoints' speed; `None` if no policy asks for it.
     pub fn rates(&mut self) -> Option<&mut Rates> {
-        self.index.as_ref()?;
-        Some(&mut self.rates)
+        self.reads_pace().then_some(&mut self.rates)
+    }
+
+    pub(super) fn reads_pace(&self) -> bool {
+        self.pools.iter().any(|pool| pool.policy.reads_pace())
     }
 
     /// Learns what an inference call costs here: other people's are priced as our last few dozen.

@@ -9,7 +9,7 @@
 
 use super::recent::{Ratio, Recent};
 use super::{MAX_TOKENS, TokenEstimator, Usage};
-use crate::prefix::{block_key, routing_key};
+use crate::prefix::routing_key;
 use crate::request::{Api, InferenceRequest, Scan};
 
 /// Models and adapters that are remembered.
@@ -61,7 +61,7 @@ impl Lesson {
         let outputs = u64::from(request.n.max(1)).saturating_mul(u64::from(prompt.items.max(1)));
         Self {
             text: text_hash(model),
-            output: block_key(model, 1),
+            output: model_hash(model, 1),
             key: routing_key(model, prompt),
             text_bytes: (is_text && is_whole).then_some(prompt.text_bytes),
             may_leave_out_cached: request.api == Api::Messages,
@@ -71,8 +71,12 @@ impl Lesson {
     }
 }
 
+fn model_hash(model: Option<&str>, seed: u64) -> u64 {
+    xxhash_rust::xxh64::xxh64(model.unwrap_or_default().as_bytes(), seed)
+}
+
 fn text_hash(model: Option<&str>) -> u64 {
-    block_key(model, 0)
+    model_hash(model, 0)
 }
 
 /// What is assumed of an output's length.

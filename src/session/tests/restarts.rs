@@ -1,5 +1,6 @@
 //! What a refused connection makes of the index.
 
+use super::learning::Told;
 use super::*;
 
 const LATENCY: &str = r#", "policy": {"name": "expected_latency"}, "explain": {"log_field": true}"#;
@@ -15,25 +16,8 @@ fn body() -> Vec<u8> {
 /// The endpoint of a pick, and the tokens that it is believed to hold.
 fn pick(bench: &mut Bench, session: &mut Session, view: &Stub) -> (String, u64) {
     bench.handle(session, view, Input::RequestHeaders(Rest::Open));
-    let effects = bench.handle(session, view, Input::RequestBody(&body(), Rest::End));
-    let line = effects.log_field.unwrap();
-    let field = |name: &str| {
-        let fields = line.split(';').filter_map(|field| field.split_once('='));
-        let mut fields = fields.filter(|(key, _)| *key == name);
-        fields.next().unwrap().1.to_owned()
-    };
-    let endpoint = field("endpoint");
-    // Loads and costs are listed in the same order.
-    let loads = field("loads");
-    let mut listed = loads.trim_matches(['[', ']']).split(',');
-    let place = listed.position(|load| load.starts_with(&endpoint)).unwrap();
-    let costs = field("costs");
-    let cost = costs
-        .trim_matches(['[', ']'])
-        .split(',')
-        .nth(place)
-        .unwrap();
-    (endpoint, cost.split_once('/').unwrap().0.parse().unwrap())
+    let told = Told::by(&bench.handle(session, view, Input::RequestBody(&body(), Rest::End)));
+    (told.endpoint, told.matched_tokens)
 }
 
 /// One request that ends so.
