@@ -206,7 +206,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 28);
+    assert_eq!(checked, 29);
 }
 
 #[test]
