@@ -6,14 +6,14 @@ mod learning;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use self::engines::Outages;
+use self::engines::{KvReport, Outages};
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::index::{BLOCK_BYTES, SharedIndex};
+use crate::index::{BLOCK_BYTES, Match, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
-use crate::state::ledger::{Ledger, Reservation};
+use crate::state::ledger::{Carried, Ledger, Reservation};
 use crate::state::snapshots::Report;
 use crate::tokens::Learned;
 
@@ -71,10 +71,11 @@ impl Decision {
 /// What is known about an endpoint besides its load.
 #[derive(Default)]
 struct Known {
-    matched_blocks: u32,
+    matched: Match,
     matched_tokens: u64,
     given_blocks: u32,
     pace: Pace,
+    kv: KvReport,
 }
 
 struct PoolState {
@@ -125,8 +126,6 @@ pub struct Balancer {
     /// Only if a policy asks it.
     index: Option<SharedIndex>,
     rates: Rates,
-    /// The report that KV sizes were last learned from, by endpoint.
-    kv_seen_ms: BTreeMap<EndpointId, u64>,
     outages: Outages,
     learned: Learned,
 }
@@ -149,7 +148,6 @@ impl Balancer {
             pools,
             index,
             rates: Rates::new(),
-            kv_seen_ms: BTreeMap::new(),
             outages: Outages::default(),
             learned: Learned::default(),
             ledger: Ledger::new(vm),
@@ -235,6 +233,15 @@ impl Balancer {
             .iter()
             .map(|id| self.others(*id, now_ms))
             .collect();
+        let paces = match state.policy.reads_pace() {
+            // Who does not ask does not pay.
+            true => self.rates.paces(&state.ids),
+            false => Vec::new(),
+        };
+        let kv: Vec<KvReport> = match state.policy.reads_index() {
+            true => state.ids.iter().map(|id| self.kv(*id, now_ms)).collect(),
+            false => Vec::new(),
+        };
         let index = self
             .index
             .as_mut()
@@ -244,30 +251,31 @@ impl Balancer {
         let known: Vec<Known> = state
             .ids
             .iter()
-            .map(|id| {
-                // Who does not ask does not pay.
-                let mut known = Known::default();
-                if state.policy.reads_pace() {
-                    known.pace = self.rates.pace(*id);
-                }
+            .enumerate()
+            .map(|(at, id)| {
+                let mut known = Known {
+                    pace: paces.get(at).copied().unwrap_or_default(),
+                    kv: kv.get(at).copied().unwrap_or_default(),
+                    ..Known::default()
+                };
                 if let (Some(index), Some(text)) = (index, text) {
-                    let blocks = index.matched_blocks(*id, ask.blocks);
-                    let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
-                    known.matched_blocks = blocks;
+                    known.matched = index.longest_match(*id, ask.blocks);
+                    let bytes = u64::from(known.matched.blocks) * u64::from(BLOCK_BYTES);
                     known.matched_tokens = text.text_tokens(bytes).min(ask.cost.prefill_tokens);
                     known.given_blocks = index.given_blocks(*id);
                 }
                 known
             })
             .collect();
+        let moment = (now_ms, random);
         let mut decision = None;
         let reservation = self.ledger.reserve(
             store,
             now_ms,
             state.counter(ask.model),
             &state.ids,
-            |loads, sequence| {
-                decision = decide(state, &ask, loads, &others, &known, sequence, random);
+            |carried, sequence| {
+                decision = decide(state, &ask, carried, &others, &known, sequence, moment);
                 let decision = decision.as_ref()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
@@ -342,21 +350,21 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
 fn decide(
     state: &PoolState,
     ask: &Ask<'_>,
-    loads: &[Load],
+    carried: &[Carried],
     others: &[(Load, u32)],
     known: &[Known],
     sequence: u64,
-    random: u64,
+    (now_ms, random): (u64, u64),
 ) -> Option<Decision> {
     let pool = &state.config.pool;
     let all = || {
         pool.endpoints()
             .iter()
             .zip(0_u32..)
-            .zip(loads.iter().zip(others).zip(known))
+            .zip(carried.iter().zip(others).zip(known))
             .map(
                 |((endpoint, index), ((ours, (others, kv_usage_permille)), known))| {
-                    let load = ours.plus(*others);
+                    let load = ours.load.plus(*others);
                     let weight = endpoint.weight.max(1);
                     (
                         endpoint,
@@ -364,10 +372,15 @@ fn decide(
                             endpoint: index,
                             weight,
                             load,
+                            other_requests: others.requests,
                             kv_usage_permille: *kv_usage_permille,
-                            matched_blocks: known.matched_blocks,
+                            matched_blocks: known.matched.blocks,
                             matched_tokens: known.matched_tokens,
+                            matched_age_permille: known.matched.age_permille,
                             given_blocks: known.given_blocks,
+                            queue_tokens: queue_tokens(known, load, now_ms, ours.moved_ms),
+                            kv_tokens: known.kv.tokens,
+                            kv_used_tokens: known.kv.used_tokens(ours.load, load),
                             pace: known.pace,
                         },
                     )
@@ -412,6 +425,22 @@ fn decide(
         sequence,
         candidates,
     })
+}
+
+/// Prompt tokens that are computed before a new one, without what should be done by now.
+///
+/// An engine whose queue has not moved for much longer than it should take waits for something else,
+/// for space above all: then nothing is taken off.
+fn queue_tokens(known: &Known, load: Load, now_ms: u64, moved_ms: u64) -> u64 {
+    let pace = &known.pace;
+    let elapsed_us = now_ms.saturating_sub(moved_ms).saturating_mul(1_000);
+    let patience_us = pace.prefill_us(load.prefill_tokens).saturating_mul(3) / 2;
+    let steps_us = pace.output_us(load.context_tokens).saturating_mul(2);
+    if load.waiting == 0 || elapsed_us > patience_us.saturating_add(steps_us) {
+        return load.prefill_tokens;
+    }
+    load.prefill_tokens
+        .saturating_sub(pace.prefill_tokens(elapsed_us))
 }
 
 #[cfg(test)]

@@ -1,18 +1,25 @@
 //! How fast each endpoint is, learned from its own answers.
 //!
-//! Two straight lines an endpoint: time to first token over the tokens to be computed before it, and
-//! time per output token over the requests that run beside. Both are least-squares fits that forget
-//! (each observation counts 0.98 of the next), drawn towards the line of all endpoints by the weight
-//! of eight observations, so that a new endpoint starts as an average one and an odd one shows soon.
+//! Two straight lines for all endpoints together: time to first token over the tokens to be computed
+//! before it, and time per output token over the context of the requests beside. Both are least-squares
+//! fits that forget. What tells the endpoints apart is one factor each on either line, since a slower
+//! GPU is slower in all it does: a factor is known after a few answers, where a line of its own would
+//! need dozens, and a line through a handful of points is mostly noise. Factors are means of the roots
+//! of ratios, drawn towards 1 by the weight of ten answers: the root, so that one answer that came late
+//! for reasons of its own does not weigh more than ten that came in time.
 
 use std::collections::BTreeMap;
 
 use crate::endpoint::EndpointId;
 
-/// What an observation counts after the next one.
-const MEMORY: f64 = 0.98;
-/// Observations that the line of all endpoints counts for.
-const COMMON_WEIGHT: f64 = 8.0;
+/// What an observation of the line counts after the next one.
+const LINE_MEMORY: f64 = 0.995;
+/// What an observation of a factor counts after the next one of the same endpoint.
+const FACTOR_MEMORY: f64 = 0.98;
+/// Answers that the factor 1 counts for.
+const FACTOR_WEIGHT: f64 = 10.0;
+/// No single answer shows an endpoint to be faster or slower than by this.
+const MOST_RATIO: f64 = 10.0;
 
 /// How fast an endpoint is expected to be, in whole numbers, so that a pick can be replayed from a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +32,7 @@ pub struct Pace {
     pub token_us: u32,
     /// Additional time per output token for 1,000 tokens of context beside.
     pub token_us_per_1k_context: u32,
-    /// Tokens of context that fill the KV cache; 0 if unknown.
-    pub kv_tokens: u64,
-    /// How long a request stays, on average, over all endpoints.
+    /// How long a request holds its KV cache, on average, over all endpoints.
     pub residence_us: u64,
 }
 
@@ -39,7 +44,6 @@ impl Default for Pace {
             prefill_us_per_1k_tokens: 125_000,
             token_us: 30_000,
             token_us_per_1k_context: 200,
-            kv_tokens: 0,
             residence_us: 5_000_000,
         }
     }
@@ -49,6 +53,11 @@ impl Pace {
     /// Time to compute so many tokens.
     pub fn prefill_us(&self, tokens: u64) -> u64 {
         tokens.saturating_mul(u64::from(self.prefill_us_per_1k_tokens)) / 1_000
+    }
+
+    /// Tokens that are computed in so long.
+    pub fn prefill_tokens(&self, us: u64) -> u64 {
+        us.saturating_mul(1_000) / u64::from(self.prefill_us_per_1k_tokens.max(1))
     }
 
     /// Time per output token with so many tokens of context.
@@ -71,7 +80,7 @@ struct Fit {
 
 impl Fit {
     fn observe(&mut self, x: f64, y: f64) {
-        *self = self.scaled(MEMORY).plus(Self {
+        *self = self.scaled(LINE_MEMORY).plus(Self {
             n: 1.0,
             x,
             y,
@@ -100,15 +109,6 @@ impl Fit {
         }
     }
 
-    /// The same line with the weight of so many observations.
-    fn weighing(self, observations: f64) -> Self {
-        if self.n > 0.0 {
-            self.scaled(observations / self.n)
-        } else {
-            self
-        }
-    }
-
     /// Two points of a line, as one observation together.
     fn of_line(line: (f64, f64), far: f64) -> Self {
         let (base, slope) = line;
@@ -122,7 +122,7 @@ impl Fit {
                 xy: x * (base + slope * x),
             });
         }
-        fit.weighing(1.0)
+        fit.scaled(0.5)
     }
 
     /// Base and slope, neither below zero.
@@ -141,100 +141,131 @@ impl Fit {
     }
 }
 
+/// A line of all endpoints, from which some depart by a factor.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    fit: Fit,
+    /// The line before anything is known, as one observation.
+    prior: Fit,
+}
+
+impl Line {
+    fn new(base: u32, slope_per_1k: u32, far: f64) -> Self {
+        let line = (f64::from(base), f64::from(slope_per_1k) / 1_000.0);
+        Self {
+            fit: Fit::default(),
+            prior: Fit::of_line(line, far),
+        }
+    }
+
+    fn base_and_slope(&self) -> (f64, f64) {
+        self.fit.plus(self.prior).line()
+    }
+
+    /// An endpoint with this factor took `y` for `x`.
+    fn observe(&mut self, factor: &mut Factor, x: f64, y: f64) {
+        let (base, slope) = self.base_and_slope();
+        let expected = (base + slope * x).max(1.0);
+        let ratio = (y / expected).clamp(1.0 / MOST_RATIO, MOST_RATIO);
+        let own = factor.value();
+        factor.observe(ratio);
+        self.fit.observe(x, expected * ratio / own);
+    }
+}
+
+/// By how much an endpoint departs from a line.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fits {
-    first: Fit,
-    token: Fit,
-    kv: Fit,
+struct Factor {
+    roots: f64,
+    n: f64,
+}
+
+impl Factor {
+    fn observe(&mut self, ratio: f64) {
+        self.roots = self.roots * FACTOR_MEMORY + ratio.sqrt();
+        self.n = self.n * FACTOR_MEMORY + 1.0;
+    }
+
+    fn value(self) -> f64 {
+        let root = (self.roots + FACTOR_WEIGHT) / (self.n + FACTOR_WEIGHT);
+        root * root
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Factors {
+    first: Factor,
+    token: Factor,
 }
 
 /// The paces of all endpoints.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rates {
-    all: Fits,
+    first: Line,
+    token: Line,
     residence: Fit,
-    endpoints: BTreeMap<EndpointId, Fits>,
+    endpoints: BTreeMap<EndpointId, Factors>,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Rates {
     /// Nothing is known yet: everybody has the default pace.
     pub fn new() -> Self {
-        Self::default()
+        let prior = Pace::default();
+        Self {
+            first: Line::new(prior.first_us, prior.prefill_us_per_1k_tokens, 8_000.0),
+            token: Line::new(prior.token_us, prior.token_us_per_1k_context, 20_000.0),
+            residence: Fit::default(),
+            endpoints: BTreeMap::new(),
+        }
     }
 
     /// A first token came `first_us` after its request was sent, with so many tokens to be computed
     /// before it, those of others included.
     pub fn first_token(&mut self, endpoint: EndpointId, tokens: u64, first_us: u64) {
-        let (x, y) = (tokens as f64, first_us as f64);
-        self.all.first.observe(x, y);
-        self.endpoints
-            .entry(endpoint)
-            .or_default()
-            .first
-            .observe(x, y);
+        let own = self.endpoints.entry(endpoint).or_default();
+        self.first
+            .observe(&mut own.first, tokens as f64, first_us as f64);
     }
 
     /// An answer took `token_us` per output token, with so many tokens of context.
     pub fn output(&mut self, endpoint: EndpointId, context_tokens: u64, token_us: u64) {
-        let (x, y) = (context_tokens as f64, token_us as f64);
-        self.all.token.observe(x, y);
-        self.endpoints
-            .entry(endpoint)
-            .or_default()
-            .token
-            .observe(x, y);
+        let own = self.endpoints.entry(endpoint).or_default();
+        self.token
+            .observe(&mut own.token, context_tokens as f64, token_us as f64);
     }
 
-    /// A request was over after so long.
-    pub fn resided(&mut self, total_us: u64) {
-        self.residence.observe(1.0, total_us as f64);
+    /// A request held its KV cache for so long.
+    pub fn resided(&mut self, resided_us: u64) {
+        self.residence.observe(1.0, resided_us as f64);
     }
 
-    /// The engine reported this share of its KV cache in use while so many tokens of context were there.
-    pub fn kv_used(&mut self, endpoint: EndpointId, context_tokens: u64, permille: u32) {
-        self.endpoints
-            .entry(endpoint)
-            .or_default()
-            .kv
-            .observe(f64::from(permille), context_tokens as f64);
-    }
-
-    /// The pace of an endpoint, as far as it has shown.
-    pub fn pace(&self, endpoint: EndpointId) -> Pace {
-        let prior = Pace::default();
-        let own = self.endpoints.get(&endpoint).copied().unwrap_or_default();
-        let first_prior = (
-            f64::from(prior.first_us),
-            f64::from(prior.prefill_us_per_1k_tokens) / 1_000.0,
-        );
-        let token_prior = (
-            f64::from(prior.token_us),
-            f64::from(prior.token_us_per_1k_context) / 1_000.0,
-        );
-        let blended = |own: Fit, all: Fit, prior: Fit| {
-            let common = all.plus(prior).weighing(COMMON_WEIGHT);
-            own.plus(common).line()
+    /// The paces of some endpoints, as far as they have shown.
+    pub fn paces(&self, endpoints: &[EndpointId]) -> Vec<Pace> {
+        let (first, first_slope) = self.first.base_and_slope();
+        let (token, token_slope) = self.token.base_and_slope();
+        let residence_us = if self.residence.n > 0.0 {
+            (self.residence.y / self.residence.n) as u64
+        } else {
+            Pace::default().residence_us
         };
-        let first_prior = Fit::of_line(first_prior, 8_000.0);
-        let (first_us, per_token_us) = blended(own.first, self.all.first, first_prior);
-        let token_prior = Fit::of_line(token_prior, 20_000.0);
-        let (token_us, per_context_us) = blended(own.token, self.all.token, token_prior);
-        Pace {
-            first_us: whole(first_us),
-            prefill_us_per_1k_tokens: whole(per_token_us * 1_000.0).max(1),
-            token_us: whole(token_us),
-            token_us_per_1k_context: whole(per_context_us * 1_000.0),
-            kv_tokens: if own.kv.x > 0.0 {
-                (own.kv.y / own.kv.x * 1_000.0) as u64
-            } else {
-                0
-            },
-            residence_us: if self.residence.n > 0.0 {
-                (self.residence.y / self.residence.n) as u64
-            } else {
-                prior.residence_us
-            },
-        }
+        let pace = |endpoint| {
+            let own = self.endpoints.get(endpoint).copied().unwrap_or_default();
+            let (by_first, by_token) = (own.first.value(), own.token.value());
+            Pace {
+                first_us: whole(first * by_first),
+                prefill_us_per_1k_tokens: whole(first_slope * by_first * 1_000.0).max(1),
+                token_us: whole(token * by_token),
+                token_us_per_1k_context: whole(token_slope * by_token * 1_000.0),
+                residence_us,
+            }
+        };
+        endpoints.iter().map(pace).collect()
     }
 }
 
@@ -251,6 +282,10 @@ mod tests {
     const B: EndpointId = EndpointId(2);
     const NEW: EndpointId = EndpointId(3);
 
+    fn pace(rates: &Rates, endpoint: EndpointId) -> Pace {
+        rates.paces(&[endpoint])[0]
+    }
+
     /// First tokens of an endpoint with 20 ms of base and this many microseconds a token.
     fn observe(rates: &mut Rates, endpoint: EndpointId, us_per_token: u64, count: u64) {
         for turn in 0..count {
@@ -264,7 +299,7 @@ mod tests {
         let mut rates = Rates::new();
         // Three times slower than the prior has it.
         observe(&mut rates, A, 375, 40);
-        let pace = rates.pace(A);
+        let pace = pace(&rates, A);
         let error = f64::from(pace.prefill_us_per_1k_tokens) / 375_000.0 - 1.0;
         assert!(error.abs() < 0.1, "{pace:?}");
     }
@@ -276,7 +311,7 @@ mod tests {
             observe(&mut rates, A, 100, 10);
             observe(&mut rates, B, 250, 10);
         }
-        let us_per_1k = |endpoint| rates.pace(endpoint).prefill_us_per_1k_tokens;
+        let us_per_1k = |endpoint| pace(&rates, endpoint).prefill_us_per_1k_tokens;
         assert!(
             us_per_1k(B) > us_per_1k(A) * 2,
             "{} {}",
@@ -287,13 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_the_kv_cache_shows_in_what_fills_it() {
+    fn one_answer_that_came_very_late_changes_little() {
         let mut rates = Rates::new();
-        assert_eq!(rates.pace(A).kv_tokens, 0);
-        for permille in [200, 500, 900] {
-            rates.kv_used(A, u64::from(permille) * 100, permille);
-        }
-        assert_eq!(rates.pace(A).kv_tokens, 100_000);
+        observe(&mut rates, A, 100, 60);
+        let before = pace(&rates, A);
+        rates.first_token(A, 4_000, 600_000_000);
+        let after = pace(&rates, A);
+        let us = |pace: &Pace| u64::from(pace.first_us) + pace.prefill_us(4_000);
+        assert!(us(&after) < us(&before) * 3 / 2, "{before:?} {after:?}");
     }
 
     #[test]
@@ -303,8 +339,7 @@ mod tests {
             rates.first_token(A, tokens, us);
             rates.output(A, tokens, us);
             rates.resided(us);
-            rates.kv_used(A, tokens, 0);
-            let pace = rates.pace(A);
+            let pace = pace(&rates, A);
             assert!(pace.prefill_us_per_1k_tokens > 0, "{pace:?}");
             assert!(pace.prefill_us(1_000) > 0);
         }

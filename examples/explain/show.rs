@@ -35,7 +35,7 @@ pub fn decision(
 /// A column: its head, and what stands in it.
 type Column = (&'static str, fn(&Candidate) -> String);
 
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 18] = [
     ("weight", |one| one.weight.to_string()),
     ("requests", |one| one.load.requests.to_string()),
     ("waiting", |one| one.load.waiting.to_string()),
@@ -43,6 +43,11 @@ const COLUMNS: [Column; 14] = [
     ("decode tokens", |one| one.load.decode_tokens.to_string()),
     ("context tokens", |one| one.load.context_tokens.to_string()),
     ("KV in use", |one| permille(one.kv_usage_permille)),
+    ("others", |one| one.other_requests.to_string()),
+    ("queue tokens", |one| one.queue_tokens.to_string()),
+    ("KV tokens", |one| one.kv_tokens.to_string()),
+    ("KV tokens in use", |one| one.kv_used_tokens.to_string()),
+    ("given blocks", |one| one.given_blocks.to_string()),
     ("cached tokens", |one| one.matched_tokens.to_string()),
     ("first ms", |one| thousandths(u64::from(one.pace.first_us))),
     ("prefill us/token", |one| {
@@ -52,7 +57,6 @@ const COLUMNS: [Column; 14] = [
     ("+ms/1k context", |one| {
         thousandths(u64::from(one.pace.token_us_per_1k_context))
     }),
-    ("KV tokens", |one| one.pace.kv_tokens.to_string()),
     ("stay ms", |one| thousandths(one.pace.residence_us)),
 ];
 

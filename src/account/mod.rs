@@ -14,8 +14,8 @@
 //!  "costs_us":[…]}                only of a policy that counts costs, in the order of the candidates
 //! ```
 //!
-//! The figures of a candidate are its weight, its load (as `cost`), its KV cache in use (thousandths),
-//! what is cached there of the prompt (blocks, tokens), the blocks that it was given, and its [`Pace`], in the order of the fields.
+//! The figures of a candidate are those of [`Candidate`], then those of its [`Pace`], in the order of the
+//! fields; its load is as `cost`.
 //!
 //! It is printable ASCII on one line, whatever a pool is called. Of a candidate's figures, those at the
 //! end that are as in `idle` are left out. Of the prefix blocks, those are written at which some
@@ -50,7 +50,7 @@ pub const VERSION: u64 = 1;
 pub const LISTED: usize = 512;
 
 /// How many figures a candidate has.
-const FIGURES: usize = 16;
+const FIGURES: usize = 20;
 
 /// The figures of a candidate, in the order of the line.
 fn figures(candidate: &Candidate) -> [u64; FIGURES] {
@@ -59,10 +59,15 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         endpoint: _,
         weight,
         load,
+        other_requests,
         kv_usage_permille,
         matched_blocks,
         matched_tokens,
+        matched_age_permille,
         given_blocks,
+        queue_tokens,
+        kv_tokens,
+        kv_used_tokens,
         pace,
     } = *candidate;
     let Pace {
@@ -70,7 +75,6 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         prefill_us_per_1k_tokens,
         token_us,
         token_us_per_1k_context,
-        kv_tokens,
         residence_us,
     } = pace;
     let [requests, waiting, prefill, decode, context] = load_figures(&load);
@@ -81,15 +85,19 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         prefill,
         decode,
         context,
+        u64::from(other_requests),
         u64::from(kv_usage_permille),
         u64::from(matched_blocks),
         matched_tokens,
+        u64::from(matched_age_permille),
         u64::from(given_blocks),
+        queue_tokens,
+        kv_tokens,
+        kv_used_tokens,
         u64::from(first_us),
         u64::from(prefill_us_per_1k_tokens),
         u64::from(token_us),
         u64::from(token_us_per_1k_context),
-        kv_tokens,
         residence_us,
     ]
 }

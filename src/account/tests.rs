@@ -106,7 +106,7 @@ fn an_account_is_short_where_little_is_known() {
              \"ranked\":[\"10.0.0.2:80\",\"10.0.0.1:80\"],\"bound\":0,\"sequence\":7,\
              \"random\":\"000000000000000b\",\"key\":\"0000000000000005\",\"cost\":[0,0,0,0,0],\
              \"complete\":true,\
-             \"idle\":[0,0,0,0,0,0,0,0,0,0,40000,125000,30000,200,0,5000000],\
+             \"idle\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,40000,125000,30000,200,5000000],\
              \"candidates\":[[\"10.0.0.1:80\",1],[\"10.0.0.2:80\",3,0,0,90]]}}"
         )
     );
@@ -210,7 +210,7 @@ fn what_cannot_be_decided_again_is_refused_with_the_reason() {
             ",4294967296]",
             "4294967296 does not fit into 32 bits",
         ),
-        (",1]", ",true]", "not an address and up to 16 figures"),
+        (",1]", ",true]", "not an address and up to 20 figures"),
         (
             "\"candidates\"",
             "\"candidate\"",
@@ -334,36 +334,41 @@ fn pace() -> impl Strategy<Value = Pace> {
         any::<u32>(),
         0..5_000_u32,
         figure(),
-        figure(),
     )
-        .prop_map(
-            |(first, prefill, token, context, kv_tokens, residence_us)| Pace {
-                first_us: first,
-                prefill_us_per_1k_tokens: prefill,
-                token_us: token,
-                token_us_per_1k_context: context,
-                kv_tokens,
-                residence_us,
-            },
-        );
+        .prop_map(|(first, prefill, token, context, residence_us)| Pace {
+            first_us: first,
+            prefill_us_per_1k_tokens: prefill,
+            token_us: token,
+            token_us_per_1k_context: context,
+            residence_us,
+        });
     prop_oneof![Just(Pace::default()), known]
 }
 
 /// Weight, whether it is eligible, and what is known of an endpoint.
 fn endpoint() -> impl Strategy<Value = (u32, bool, Candidate)> {
-    let cached = (0..120_u32, figure(), any::<u32>());
-    let known = (some_load(), 0..1_001_u32, cached, pace());
+    let cached = (0..120_u32, figure(), 0..1_500_u32, any::<u32>());
+    let queued = (some_load(), 0..9_u32, figure());
+    let kv = (0..1_001_u32, figure(), figure());
+    let known = (queued, kv, cached, pace());
     (1..6_u32, any::<bool>(), known).prop_map(|(weight, eligible, known)| {
-        let (load, kv_usage_permille, cached, pace) = known;
-        let (matched_blocks, matched_tokens, given_blocks) = cached;
+        let (queued, kv, cached, pace) = known;
+        let (load, other_requests, queue_tokens) = queued;
+        let (kv_usage_permille, kv_tokens, kv_used_tokens) = kv;
+        let (matched_blocks, matched_tokens, matched_age_permille, given_blocks) = cached;
         let candidate = Candidate {
             endpoint: 0,
             weight,
             load,
+            other_requests,
             kv_usage_permille,
             matched_blocks,
             matched_tokens,
+            matched_age_permille,
             given_blocks,
+            queue_tokens,
+            kv_tokens,
+            kv_used_tokens,
             pace,
         };
         (weight, eligible, candidate)

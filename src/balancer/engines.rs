@@ -4,12 +4,34 @@ use std::collections::BTreeMap;
 
 use super::Balancer;
 use crate::endpoint::EndpointId;
+use crate::index::BLOCK_BYTES;
 use crate::policy::Load;
 use crate::state::Store;
 use crate::state::snapshots::{self, Report};
 
 /// An endpoint that refuses connections is forgotten once in so long, in milliseconds.
 const FORGET_EVERY_MS: u64 = 1_000;
+
+/// An engine's KV cache when it last reported.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KvReport {
+    /// Its size; 0 if unknown.
+    pub(super) tokens: u64,
+    used_tokens: u64,
+    /// Context of our requests there at that moment.
+    ours_context_tokens: u64,
+}
+
+impl KvReport {
+    /// What is in use now: as reported, with what has come to `ours` since and without what has gone,
+    /// and with the prompts that wait at all, which hold nothing yet.
+    pub(super) fn used_tokens(&self, ours: Load, all: Load) -> u64 {
+        self.used_tokens
+            .saturating_add(ours.context_tokens)
+            .saturating_sub(self.ours_context_tokens)
+            .saturating_add(all.prefill_tokens)
+    }
+}
 
 /// Endpoints that refused a connection: each once, however often it did.
 #[derive(Debug, Default)]
@@ -76,9 +98,7 @@ impl Balancer {
                 .into_iter()
                 .map(|report| (report.endpoint, report))
                 .collect();
-            if self.reads_pace() {
-                self.learn_kv(store, now_ms);
-            }
+            self.learn_sizes();
         }
     }
 
@@ -128,23 +148,31 @@ impl Balancer {
         (load, report.kv_usage_permille)
     }
 
-    /// Compares what the engines report of their KV cache with what is known to be there.
-    fn learn_kv<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
-        let mut totals = None;
+    /// The KV cache of an endpoint, as far as a fresh report tells.
+    pub(super) fn kv(&self, id: EndpointId, now_ms: u64) -> KvReport {
+        let report = self.reports.get(&id);
+        let Some(report) = report.filter(|one| one.is_fresh(now_ms, self.stale_after_ms)) else {
+            return KvReport::default();
+        };
+        let used = report
+            .kv_tokens
+            .saturating_mul(u64::from(report.kv_usage_permille));
+        KvReport {
+            tokens: report.kv_tokens,
+            used_tokens: used / 1_000,
+            ours_context_tokens: report.ours_context_tokens,
+        }
+    }
+
+    /// Tells the index how large the engines' caches are.
+    fn learn_sizes(&mut self) {
+        let Some(index) = &mut self.index else {
+            return;
+        };
         for (id, report) in &self.reports {
-            let seen = self.kv_seen_ms.insert(*id, report.at_ms);
-            // Too little says nothing, and what was said before is old.
-            if seen == Some(report.at_ms)
-                || report.kv_usage_permille < 50
-                || report.age_ms(now_ms) >= 500
-                || report.others() > 0
-            {
-                continue;
-            }
-            let totals = totals.get_or_insert_with(|| self.ledger.totals(store));
-            let context_tokens = totals.get(id).map_or(0, |load| load.context_tokens);
-            self.rates
-                .kv_used(*id, context_tokens, report.kv_usage_permille);
+            let bytes = self.config.tokens.text_bytes(report.kv_tokens);
+            let blocks = bytes / u64::from(BLOCK_BYTES);
+            index.size(*id, u32::try_from(blocks).unwrap_or(u32::MAX));
         }
     }
 

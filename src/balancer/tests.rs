@@ -33,6 +33,8 @@ fn report(endpoint: &str, at_ms: u64, waiting: u32, ours: u32) -> Report {
         waiting,
         kv_usage_permille: 0,
         ours,
+        ours_context_tokens: 0,
+        kv_tokens: 0,
         life: Life::default(),
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! The index models each engine's prefix cache as vLLM keeps it: the blocks that were used last stay,
 //! and of one prompt the tail goes first. A clock per endpoint counts the blocks that were new there;
-//! a block's age is how far that clock has gone since its last use, and with it the age at which the
-//! engine gives a block up can be learned: whenever an engine reports fewer cached tokens than were
+//! a block's age is how far that clock has gone since its last use. It is taken to be gone when it is
+//! older than the engine's cache is large, and a quarter more: to believe in a block that is gone costs
+//! nothing but a computation that would be due anywhere, while to give one up too early makes a second
+//! copy, which drives out a third block. Of an engine that does not tell its size
+//! ([`PrefixIndex::size`]), the age is learned: whenever it reports fewer cached tokens than were
 //! expected, the first block that it missed was too old ([`PrefixIndex::correct`]).
 //!
 //! Memory is fixed from the first block on, whatever comes: a set-associative table that gives up what
@@ -41,6 +44,8 @@ struct Cache {
     clock: u32,
     /// Age from which on a block is taken to be gone.
     capacity_blocks: u32,
+    /// As the engine tells it; 0 if it does not.
+    size_blocks: u32,
     /// Clock at the last restart; what is older is gone.
     born: u32,
     /// Blocks that it was given since then, each once.
@@ -52,6 +57,7 @@ impl Default for Cache {
         Self {
             clock: 0,
             capacity_blocks: u32::MAX,
+            size_blocks: 0,
             born: 0,
             given_blocks: 0,
         }
@@ -63,6 +69,16 @@ impl Cache {
         let age = self.clock.wrapping_sub(stamp);
         age < self.capacity_blocks && age <= self.clock.wrapping_sub(self.born)
     }
+}
+
+/// What an endpoint is believed to hold of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Leading blocks.
+    pub blocks: u32,
+    /// How much of the cache was renewed since the last of them was used, in thousandths: at 0 it has
+    /// just been, at 1,000 it is about to be given up, or there is none.
+    pub age_permille: u32,
 }
 
 /// What an insertion found, to be held against the engine's own report later.
@@ -109,6 +125,36 @@ impl PrefixIndex {
             stamp.is_some_and(|stamp| cache.holds(stamp))
         };
         u32::try_from(chain.partition_point(held)).unwrap_or(u32::MAX)
+    }
+
+    /// As [`Self::matched_blocks`], and how long ago the last one was used.
+    pub fn longest_match(&self, endpoint: EndpointId, chain: &[u64]) -> Match {
+        let blocks = self.matched_blocks(endpoint, chain);
+        let age_permille = blocks
+            .checked_sub(1)
+            .and_then(|last| self.age_permille(endpoint, chain, last));
+        Match {
+            blocks,
+            age_permille: age_permille.unwrap_or(1_000),
+        }
+    }
+
+    fn age_permille(&self, endpoint: EndpointId, chain: &[u64], last: u32) -> Option<u32> {
+        let cache = self.caches.get(&endpoint)?;
+        let stamp = self.table.get(tag(endpoint, *chain.get(last as usize)?))?;
+        // The tail of a prompt is older than its head from the start.
+        let age = cache.clock.wrapping_sub(stamp).saturating_sub(last);
+        let capacity_blocks = cache.capacity_blocks.max(1);
+        u32::try_from(u64::from(age) * 1_000 / u64::from(capacity_blocks)).ok()
+    }
+
+    /// The engine has told how many blocks its cache holds.
+    pub fn size(&mut self, endpoint: EndpointId, blocks: u32) {
+        let cache = self.caches.entry(endpoint).or_default();
+        if blocks > 0 && cache.size_blocks != blocks {
+            cache.size_blocks = blocks;
+            cache.capacity_blocks = blocks.saturating_add(blocks / 4).max(LEAST_CAPACITY_BLOCKS);
+        }
     }
 
     /// Blocks that were new to the endpoint when they were sent there, since it started: a measure of what
@@ -169,8 +215,8 @@ impl PrefixIndex {
         let Some(cache) = self.caches.get_mut(&endpoint) else {
             return;
         };
-        // What was lost in a restart was not too old.
-        if belief.born != cache.born {
+        // What was lost in a restart was not too old. And who tells the size is not second-guessed.
+        if belief.born != cache.born || cache.size_blocks > 0 {
             return;
         }
         let age = |blocks: u32| belief.ages.get(blocks as usize).copied();
@@ -252,6 +298,11 @@ impl SharedIndex {
         }
         self.log.append(store, Entry::Sent(endpoint, chain));
         self.index.insert(endpoint, chain)
+    }
+
+    /// As [`PrefixIndex::size`], for this worker: each hears of it by itself.
+    pub fn size(&mut self, endpoint: EndpointId, blocks: u32) {
+        self.index.size(endpoint, blocks);
     }
 
     /// As [`PrefixIndex::forget`], for all workers.

@@ -37,6 +37,40 @@ fn a_restarted_endpoint_holds_nothing_of_before() {
 }
 
 #[test]
+fn who_tells_the_size_of_the_cache_is_believed() {
+    let mut index = PrefixIndex::new(10_000);
+    index.size(A, 100);
+    let belief = index.insert(A, &chain(1, 20));
+    // Whatever is missed now was not too old.
+    index.correct(A, &belief, 0);
+    index.insert(A, &chain(2, 90));
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 20);
+    // A quarter more than it holds, tail first.
+    index.insert(A, &chain(3, 20));
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 15);
+    index.insert(A, &chain(4, 20));
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 0);
+}
+
+#[test]
+fn how_long_ago_the_last_block_was_used() {
+    let mut index = PrefixIndex::new(10_000);
+    index.size(A, 80);
+    let found = |index: &PrefixIndex| index.longest_match(A, &chain(1, 20));
+    assert_eq!(
+        (found(&index).blocks, found(&index).age_permille),
+        (0, 1_000)
+    );
+    index.insert(A, &chain(1, 20));
+    assert_eq!((found(&index).blocks, found(&index).age_permille), (20, 0));
+    index.insert(A, &chain(2, 50));
+    assert_eq!(
+        (found(&index).blocks, found(&index).age_permille),
+        (20, 500)
+    );
+}
+
+#[test]
 fn what_an_endpoint_was_given_counts_what_was_new_to_it_and_ages() {
     let mut index = PrefixIndex::new(1_000);
     assert_eq!(index.given_blocks(A), 0);

@@ -1,20 +1,38 @@
-//! `expected_latency`: where the first token is expected soonest, counting what it delays for others.
+//! `expected_latency`: where the first token is expected soonest, counting what it costs others.
 //!
 //! Every term is time. For a request on an endpoint:
 //!
 //! ```text
-//! ttft  = base + step + (prompt tokens queued there + own tokens not cached there) / prefill rate
-//! kv    = 2 × (share of the KV cache in use with this request − 0.8) × mean residence, if above 0
-//! delay = own prefill time × (requests that wait there + 0.1 × requests that decode there)
+//! ttft   = base + step + (prompt tokens queued there + own tokens not cached there) / prefill rate + kv
+//! kv     = (share of the KV cache in use with this request and those that wait − 0.8) × mean
+//!          residence, if above 0
+//! delay  = prefill time of its first 16,384 own tokens × (requests that wait there + 0.1 × requests
+//!          that decode there)
+//! price  = own prefill time × mean number of requests that wait at an endpoint × (1 − how hot the
+//!          prefix is)
 //! decode = 0.1 × output tokens × (time per token there − the best anywhere)
-//! cost  = ttft + kv + delay + decode
+//! cost   = ttft + delay + price + decode
 //! ```
 //!
-//! Rates and sizes are learned from the endpoints' own answers ([`crate::rates`]), what is cached is
-//! what the index believes ([`crate::index`]). Costs within 15 % of the best time to first token are a
-//! tie, and the ring decides, so that gateways that cannot see each other agree.
+//! - What is queued shrinks with the clock between signs of progress: a long prompt that is nearly done
+//!   is no long queue.
+//! - The delay is what the engine's steps make of it: who waits beside shares a step with the newcomer,
+//!   and its first token comes when the step is over. It is counted for two full steps of vLLM's default
+//!   size; a longer prompt does more harm than that, but where it goes it does so anyway, and if
+//!   all of it counted, long prompts would wait behind each other for ever so that nobody else is delayed.
+//! - The price is that of the fleet's time: when everybody waits, to compute again what is cached
+//!   elsewhere keeps others waiting. With nobody waiting it is nothing. Of a prefix that was used
+//!   just now it is nothing either: a second copy will serve many.
+//! - Costs within 15 % of the best time to first token are a tie. Among these the endpoint gets the
+//!   request that was given the least new content, so that caches fill alike and requests are spread in
+//!   time.
+//! - If others route to these engines too (a quarter of what is under way is not ours), nobody knows what
+//!   they have sent where. Then the home of the prompt on the ring is taken to hold all of it, and breaks
+//!   ties: all gateways that do so agree without a word.
 //!
-//! The form and its constants were found by simulation: `make portfolio`, and docs/architecture.md.
+//! Rates are learned from the endpoints' own answers ([`crate::rates`]); what is cached is what the
+//! index believes ([`crate::index`]). The form and its constants were found by simulation:
+//! `make portfolio`, and docs/architecture.md, which says what else was tried.
 
 use super::{Candidate, Policy, RANKED, Ranking, Reason, Ring, View};
 use crate::endpoint::Pool;
@@ -25,6 +43,10 @@ const POINTS: u32 = 128;
 const TIE_PERMILLE: u64 = 150;
 /// Share of the KV cache from which on requests are expected to wait for space, in thousandths.
 const KV_FULL_PERMILLE: u64 = 800;
+/// Own tokens that count as delay for others: two steps of vLLM's default budget.
+const DELAYING_TOKENS: u64 = 16_384;
+/// Part of the requests under way that must be other people's for gateways to go by the ring.
+const SHARED_PART: u64 = 4;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -52,30 +74,97 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(view: &View<'_>, candidate: &Candidate, best_output_us: u64) -> Self {
+    fn of(fleet: &Fleet<'_>, candidate: &Candidate) -> Self {
         let Candidate { load, pace, .. } = *candidate;
-        let prompt_tokens = view.cost.prefill_tokens;
-        let own_tokens = prompt_tokens
-            .saturating_sub(candidate.matched_tokens)
-            .max(1);
+        let asked = &fleet.view.cost;
+        let cached_tokens = fleet.cached_tokens(candidate);
+        let own_tokens = asked.prefill_tokens.saturating_sub(cached_tokens).max(1);
         let own_us = pace.prefill_us(own_tokens);
         let ttft_us = u64::from(pace.first_us)
             .saturating_add(pace.output_us(load.context_tokens))
-            .saturating_add(pace.prefill_us(load.prefill_tokens))
+            .saturating_add(pace.prefill_us(candidate.queue_tokens))
             .saturating_add(own_us)
-            .saturating_add(kv_wait_us(view, candidate));
+            .saturating_add(kv_wait_us(fleet, candidate));
         let decoding = u64::from(load.requests.saturating_sub(load.waiting));
-        let delayed = u64::from(load.waiting)
-            .saturating_mul(10)
-            .saturating_add(decoding);
-        let delay_us = own_us.saturating_mul(delayed) / 10;
-        let slower_us = output_us(view, candidate).saturating_sub(best_output_us);
-        let decode_us = view.cost.decode_tokens.saturating_mul(slower_us) / 10;
+        let delayed = u64::from(load.waiting).saturating_mul(10);
+        let delay_us = pace
+            .prefill_us(own_tokens.min(DELAYING_TOKENS))
+            .saturating_mul(delayed.saturating_add(decoding))
+            / 10;
+        let price_us = own_us.saturating_mul(fleet.price_permille) / 1_000;
+        let slower_us = output_us(fleet.view, candidate).saturating_sub(fleet.best_output_us);
+        let decode_us = asked.decode_tokens.saturating_mul(slower_us) / 10;
+        let total_us = ttft_us
+            .saturating_add(delay_us)
+            .saturating_add(price_us)
+            .saturating_add(decode_us);
         Self {
             endpoint: candidate.endpoint,
             ttft_us,
-            total_us: ttft_us.saturating_add(delay_us).saturating_add(decode_us),
+            total_us,
         }
+    }
+}
+
+/// What all candidates of one pick have in common.
+struct Fleet<'a> {
+    view: &'a View<'a>,
+    best_output_us: u64,
+    /// What the fleet's time is worth beside the request's own, in thousandths.
+    price_permille: u64,
+    /// Who is taken to hold the whole prompt, because all gateways take it so.
+    home: Option<u32>,
+}
+
+impl<'a> Fleet<'a> {
+    /// `None` if there are no candidates.
+    fn of(view: &'a View<'a>, ring: &Ring) -> Option<Self> {
+        let outputs = view.candidates.iter().map(|one| output_us(view, one));
+        let best_output_us = outputs.min()?;
+        let waiting = view
+            .candidates
+            .iter()
+            .map(|one| u64::from(one.load.waiting));
+        let count = u64::try_from(view.candidates.len()).unwrap_or(u64::MAX);
+        let cold = |one: &Candidate| (std::cmp::Reverse(one.matched_blocks), age_permille(one));
+        let coldest_permille = view.candidates.iter().map(cold).min()?.1;
+        let price_permille = waiting.sum::<u64>().saturating_mul(coldest_permille);
+        Some(Self {
+            view,
+            best_output_us,
+            price_permille: price_permille.checked_div(count)?,
+            home: is_shared(view).then(|| home(view, ring)).flatten(),
+        })
+    }
+
+    fn cached_tokens(&self, candidate: &Candidate) -> u64 {
+        if self.home == Some(candidate.endpoint) {
+            return self.view.cost.prefill_tokens;
+        }
+        candidate.matched_tokens
+    }
+}
+
+/// Whether others route to these endpoints too.
+fn is_shared(view: &View<'_>) -> bool {
+    let sum = |of: fn(&Candidate) -> u32| -> u64 {
+        view.candidates.iter().map(|one| u64::from(of(one))).sum()
+    };
+    let others = sum(|one| one.other_requests);
+    others > 0 && others.saturating_mul(SHARED_PART) >= sum(|one| one.load.requests)
+}
+
+/// The first candidate on the ring.
+fn home(view: &View<'_>, ring: &Ring) -> Option<u32> {
+    let mut candidates = ring.walk(ring_key(view));
+    candidates.find(|home| view.candidates.iter().any(|one| one.endpoint == *home))
+}
+
+/// How long ago what is cached there of the prompt was used; nothing is as old as can be.
+fn age_permille(candidate: &Candidate) -> u64 {
+    match candidate.matched_blocks {
+        0 => 1_000,
+        _ => u64::from(candidate.matched_age_permille.min(1_000)),
     }
 }
 
@@ -87,14 +176,16 @@ fn output_us(view: &View<'_>, candidate: &Candidate) -> u64 {
 }
 
 /// How long the request is expected to wait for KV cache to become free.
-fn kv_wait_us(view: &View<'_>, candidate: &Candidate) -> u64 {
-    let Candidate { load, pace, .. } = *candidate;
-    let wanted = load.context_tokens.saturating_add(view.cost.context_tokens);
-    let Some(fill_permille) = wanted.saturating_mul(1_000).checked_div(pace.kv_tokens) else {
+fn kv_wait_us(fleet: &Fleet<'_>, candidate: &Candidate) -> u64 {
+    let own_tokens = fleet.view.cost.context_tokens;
+    let own_tokens = own_tokens.saturating_sub(fleet.cached_tokens(candidate));
+    let wanted = candidate.kv_used_tokens.saturating_add(own_tokens);
+    let filled = wanted.saturating_mul(1_000);
+    let Some(fill_permille) = filled.checked_div(candidate.kv_tokens) else {
         return 0;
     };
     let above_permille = fill_permille.saturating_sub(KV_FULL_PERMILLE);
-    pace.residence_us.saturating_mul(above_permille) / 500
+    candidate.pace.residence_us.saturating_mul(above_permille) / 1_000
 }
 
 /// The first block that fewer than half of the candidates hold: what all have in common says nothing.
@@ -124,13 +215,9 @@ impl Policy for ExpectedLatency {
     }
 
     fn rank(&self, view: &View<'_>) -> Option<Ranking> {
-        let outputs = view.candidates.iter().map(|one| output_us(view, one));
-        let best_output_us = outputs.min()?;
-        let costs: Vec<Cost> = view
-            .candidates
-            .iter()
-            .map(|one| Cost::of(view, one, best_output_us))
-            .collect();
+        let fleet = Fleet::of(view, &self.ring)?;
+        let costs = view.candidates.iter();
+        let costs: Vec<Cost> = costs.map(|one| Cost::of(&fleet, one)).collect();
         let best = costs.iter().min_by_key(|cost| cost.total_us)?;
         let margin_us = best.ttft_us.saturating_mul(TIE_PERMILLE) / 1_000;
         let limit_us = best.total_us.saturating_add(margin_us);
@@ -138,7 +225,13 @@ impl Policy for ExpectedLatency {
             let cost = costs.iter().find(|cost| cost.endpoint == *endpoint);
             cost.is_some_and(|cost| cost.total_us <= limit_us)
         };
-        let first = self.ring.walk(ring_key(view)).find(tied);
+        let first = if fleet.home.is_some() {
+            self.ring.walk(ring_key(view)).find(tied)
+        } else {
+            let tied = view.candidates.iter().filter(|one| tied(&one.endpoint));
+            let least = tied.min_by_key(|one| one.given_blocks);
+            least.map(|one| one.endpoint)
+        };
         let first = first.unwrap_or(best.endpoint);
         let ties = costs
             .iter()
@@ -191,6 +284,10 @@ mod tests {
 
     /// A prompt of 4,000 tokens, picked among `candidates`.
     fn pick(candidates: &[Candidate]) -> Ranking {
+        pick_tokens(4_000, candidates)
+    }
+
+    fn pick_tokens(prefill_tokens: u64, candidates: &[Candidate]) -> Ranking {
         let pool = pool(u8::try_from(candidates.len()).unwrap());
         let blocks: Vec<u64> = (1..=60)
             .map(|block: u64| block.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -203,9 +300,9 @@ mod tests {
             cost: Load {
                 requests: 1,
                 waiting: 1,
-                prefill_tokens: 4_000,
+                prefill_tokens,
                 decode_tokens: 100,
-                context_tokens: 4_100,
+                context_tokens: prefill_tokens + 100,
             },
             sequence: 0,
             random: 0,
@@ -217,10 +314,10 @@ mod tests {
     fn what_is_cached_is_worth_a_queue_up_to_the_time_it_saves() {
         let mut warm = idle(1);
         (warm.matched_blocks, warm.matched_tokens) = (60, 3_840);
-        warm.load.prefill_tokens = 2_000;
+        warm.queue_tokens = 2_000;
         let ranking = pick(&[idle(0), warm, idle(2)]);
         assert_eq!((ranking.endpoints[0], ranking.reason), (1, Reason::Fastest));
-        warm.load.prefill_tokens = 8_000;
+        warm.queue_tokens = 8_000;
         assert_ne!(pick(&[idle(0), warm, idle(2)]).endpoints[0], 1);
     }
 
@@ -229,29 +326,89 @@ mod tests {
         let mut slow = idle(0);
         slow.pace.prefill_us_per_1k_tokens *= 3;
         let mut busy = idle(1);
-        busy.load.prefill_tokens = 4_000;
+        busy.queue_tokens = 4_000;
         assert_eq!(pick(&[slow, busy]).endpoints, [1, 0]);
     }
 
     #[test]
     fn a_full_kv_cache_is_waited_for() {
         let mut full = idle(0);
-        (full.pace.kv_tokens, full.load.context_tokens) = (100_000, 99_000);
+        (full.kv_tokens, full.kv_used_tokens) = (100_000, 99_000);
         let mut roomy = idle(1);
-        (roomy.pace.kv_tokens, roomy.load.context_tokens) = (100_000, 50_000);
-        roomy.load.prefill_tokens = 4_000;
+        (roomy.kv_tokens, roomy.kv_used_tokens) = (100_000, 50_000);
+        roomy.queue_tokens = 4_000;
         assert_eq!(pick(&[full, roomy]).endpoints[0], 1);
     }
 
+    /// With everybody waiting, a copy costs others their time; unless many will use it.
     #[test]
-    fn among_equals_the_ring_decides_and_all_gateways_agree() {
-        let idle: Vec<Candidate> = (0..4).map(idle).collect();
-        let first = pick(&idle);
-        assert_eq!(first.reason, Reason::NearTie);
+    fn the_busier_the_fleet_the_dearer_is_a_copy_but_of_what_is_hot() {
+        let waiting = |mut one: Candidate| {
+            (one.load.requests, one.load.waiting) = (3, 3);
+            one
+        };
+        let mut warm = idle(1);
+        (warm.matched_blocks, warm.matched_tokens) = (60, 3_840);
+        // Alone, the queue is too long.
+        warm.queue_tokens = 14_000;
+        warm.matched_age_permille = 1_000;
+        assert_ne!(pick(&[idle(0), warm]).endpoints[0], 1);
+        let mut others = [waiting(idle(0)), waiting(warm)];
+        others[0].load.waiting = 2;
+        assert_eq!(pick(&others).endpoints[0], 1);
+        others[1].matched_age_permille = 0;
+        others[1].queue_tokens = 20_000;
+        assert_eq!(pick(&others).endpoints[0], 0);
+    }
+
+    #[test]
+    fn a_long_prompt_does_not_wait_for_ever_so_that_nobody_else_is_delayed() {
+        let mut decoding = idle(0);
+        decoding.load.requests = 40;
+        let mut queued = idle(1);
+        queued.queue_tokens = 400_000;
+        assert_eq!(pick_tokens(100_000, &[decoding, queued]).endpoints[0], 0);
+        // Of a short one, as many are delayed by less.
+        queued.queue_tokens = 4_000;
+        assert_eq!(pick(&[decoding, queued]).endpoints[0], 1);
+    }
+
+    #[test]
+    fn among_equals_caches_are_filled_alike() {
+        let mut equals: Vec<Candidate> = (0..4).map(idle).collect();
+        for (one, given_blocks) in equals.iter_mut().zip([700, 900, 100, 800]) {
+            one.given_blocks = given_blocks;
+        }
+        let first = pick(&equals);
+        assert_eq!((first.endpoints[0], first.reason), (2, Reason::NearTie));
         assert_eq!(first.costs_us.len(), 4);
-        let mut busier = idle.clone();
-        busier[0].load.requests = 1;
-        assert_eq!(pick(&busier).endpoints[0], first.endpoints[0]);
+        equals[2].queue_tokens = 4_000;
+        assert_eq!(pick(&equals).endpoints[0], 0);
+    }
+
+    /// What other gateways have sent nobody knows here: the ring says where it is.
+    #[test]
+    fn gateways_that_share_the_engines_agree_on_a_home() {
+        let shared = |given: [u32; 4]| -> Vec<Candidate> {
+            let shared = |(endpoint, given_blocks)| Candidate {
+                load: Load {
+                    requests: 4,
+                    ..Load::default()
+                },
+                other_requests: 3,
+                given_blocks,
+                ..idle(endpoint)
+            };
+            (0..4).zip(given).map(shared).collect()
+        };
+        let (mut one, other) = (shared([1, 2, 3, 4]), shared([4, 3, 2, 1]));
+        let home = pick(&one).endpoints[0];
+        assert_eq!(pick(&other).endpoints[0], home);
+        // It is worth a queue, as what is cached is.
+        one[home as usize].queue_tokens = 2_000;
+        assert_eq!(pick(&one).endpoints[0], home);
+        one[home as usize].queue_tokens = 8_000;
+        assert_ne!(pick(&one).endpoints[0], home);
     }
 
     #[test]
@@ -269,9 +426,10 @@ mod tests {
             prefill_us_per_1k_tokens: u32::MAX,
             token_us: u32::MAX,
             token_us_per_1k_context: u32::MAX,
-            kv_tokens: 1,
             residence_us: u64::MAX,
         };
+        (huge.queue_tokens, huge.kv_tokens, huge.kv_used_tokens) = (u64::MAX, 1, u64::MAX);
+        (huge.matched_age_permille, huge.given_blocks) = (u32::MAX, u32::MAX);
         assert_eq!(pick(&[huge, idle(1)]).endpoints, [1, 0]);
         assert_eq!(pick(&[huge]).endpoints, [0]);
     }

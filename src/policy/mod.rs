@@ -95,6 +95,8 @@ pub struct Candidate {
     pub weight: u32,
     /// Everything known to be under way there: ours and what the engine reports of others.
     pub load: Load,
+    /// Requests of the load that did not come through this gateway.
+    pub other_requests: u32,
     /// Share of the KV cache in use, in thousandths, as last scraped; 0 if unknown.
     pub kv_usage_permille: u32,
     /// Leading blocks of the prompt that are believed to be in its prefix cache; 0 unless the policy
@@ -102,8 +104,19 @@ pub struct Candidate {
     pub matched_blocks: u32,
     /// The same in tokens, at most the whole prompt.
     pub matched_tokens: u64,
-    /// Different blocks that it was given, of any prompts; 0 unless the policy reads the index.
+    /// How much of its prefix cache was renewed since the last of these blocks was used, in thousandths;
+    /// [`crate::index::Match`].
+    pub matched_age_permille: u32,
+    /// Blocks that were new to it, of any prompts, the old ones counted less; 0 unless the policy reads
+    /// the index.
     pub given_blocks: u32,
+    /// Prompt tokens that are computed there before a new one: those of the load, without what should be
+    /// done by now. The whole load unless the policy reads paces.
+    pub queue_tokens: u64,
+    /// Size of the KV cache in tokens; 0 if unknown, or if no fresh report tells how full it is.
+    pub kv_tokens: u64,
+    /// Of these, what is in use, by the last report and what has changed since, and what is waited for.
+    pub kv_used_tokens: u64,
     /// How fast it has shown itself to be; the default unless the policy reads paces.
     pub pace: Pace,
 }

@@ -216,7 +216,6 @@ mod tests {
                 prefill_us_per_1k_tokens: most,
                 token_us: most,
                 token_us_per_1k_context: most,
-                kv_tokens: 1,
                 residence_us: 1,
             },
             ..Candidate::default()

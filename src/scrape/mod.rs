@@ -97,6 +97,14 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// Tokens that fill the KV cache.
+    pub fn kv_tokens(&self) -> Option<u64> {
+        let block_size_tokens = u64::from(self.block_size_tokens?);
+        self.num_blocks?.checked_mul(block_size_tokens)
+    }
+}
+
 /// Why an answer is no snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrapeError {

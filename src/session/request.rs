@@ -163,7 +163,7 @@ fn depart<S: Store + ?Sized>(
         return (State::Over, unsteered(&config, events));
     };
     if api.is_some() {
-        balancer.learn_typical(cost);
+        balancer.learn_typical(decision.cost);
     }
     let belief = balancer.sent(moment.store, reservation.endpoint(), &blocks);
     let chosen = decision
@@ -203,8 +203,9 @@ fn depart<S: Store + ?Sized>(
         belief,
         prompt_bytes: request.prompt.bytes(),
         lesson,
-        ahead_tokens: chosen
-            .prefill_tokens
+        ahead_tokens: decision
+            .chosen()
+            .map_or(0, |chosen| chosen.queue_tokens)
             .saturating_add(decision.cost.prefill_tokens),
         context_tokens: chosen
             .context_tokens

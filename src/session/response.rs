@@ -206,7 +206,11 @@ fn learn(
     tpot_us: Option<u64>,
 ) {
     if let Some(rates) = balancer.rates() {
-        rates.resided(total_us);
+        // A prompt holds its blocks from about when it is computed.
+        let waited_us = flight
+            .first_chunk_us
+            .map_or(0, |first_us| first_us.saturating_sub(flight.departed_us));
+        rates.resided(total_us.saturating_sub(waited_us));
         if let Some(tpot_us) = tpot_us {
             rates.output(endpoint, flight.context_tokens, tpot_us);
         }

@@ -10,7 +10,7 @@ use super::{Store, Update, update};
 use crate::endpoint::EndpointId;
 use crate::scrape::Life;
 
-const ROW: usize = 56;
+const ROW: usize = 72;
 /// Stands for a figure that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -29,6 +29,10 @@ pub struct Report {
     pub kv_usage_permille: u32,
     /// What this Envoy had in flight there at that moment.
     pub ours: u32,
+    /// Tokens of context that this Envoy's requests there had at that moment.
+    pub ours_context_tokens: u64,
+    /// Size of the KV cache in tokens; 0 if the engine does not tell.
+    pub kv_tokens: u64,
     /// What shows whether the engine was restarted since the report before.
     pub life: Life,
 }
@@ -96,6 +100,8 @@ fn encode_all(reports: &[Report]) -> Vec<u8> {
         for (place, figure) in [32, 40, 48].into_iter().zip(figures) {
             write(row, place, &figure.unwrap_or(UNKNOWN).to_le_bytes());
         }
+        write(row, 56, &report.ours_context_tokens.to_le_bytes());
+        write(row, 64, &report.kv_tokens.to_le_bytes());
     }
     bytes
 }
@@ -138,6 +144,8 @@ fn decode(row: &[u8]) -> Option<Report> {
             prompt_tokens: figure(40)?,
             output_tokens: figure(48)?,
         },
+        ours_context_tokens: read_u64(row, 56)?,
+        kv_tokens: read_u64(row, 64)?,
     })
 }
 
@@ -157,6 +165,8 @@ mod tests {
             waiting: 12,
             kv_usage_permille: 870,
             ours: 4,
+            ours_context_tokens: 8_000,
+            kv_tokens: 275_200,
             life: Life {
                 started_s: Some(1_764_500_000),
                 prompt_tokens: Some(0),
@@ -200,6 +210,8 @@ mod tests {
             waiting: 0,
             kv_usage_permille: 0,
             ours: 0,
+            ours_context_tokens: 0,
+            kv_tokens: 0,
             life: Life {
                 prompt_tokens,
                 ..Life::default()

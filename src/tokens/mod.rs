@@ -71,6 +71,11 @@ impl TokenEstimator {
         }
     }
 
+    /// Bytes of so many tokens of text.
+    pub fn text_bytes(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(u64::from(self.bytes_per_token_milli)) / 1_000
+    }
+
     /// Tokens of so many bytes of text, rounded up.
     pub fn text_tokens(&self, bytes: u64) -> u64 {
         bytes

@@ -1,6 +1,7 @@
 //! What answers teach of requests to come: tokens in a text, and lengths of outputs.
 
 use super::*;
+use crate::account::Account;
 
 const EXPLAINED: &str = r#", "explain": {"log_field": true}"#;
 
@@ -24,17 +25,15 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn by(effects: &Effects) -> Self {
-        let line = effects.log_field.as_ref().unwrap();
-        let told: serde_json::Value = serde_json::from_str(line).unwrap();
-        let endpoint = told["ranked"][0].as_str().unwrap();
-        let mut candidates = told["candidates"].as_array().unwrap().iter();
-        let first = candidates.find(|one| one[0] == endpoint).unwrap();
+        let told = Account::parse(effects.log_field.as_ref().unwrap()).unwrap();
+        let endpoint = told.ranked[0].clone();
+        let mut candidates = told.candidates.iter();
+        let first = candidates.find(|(name, _)| *name == endpoint).unwrap();
         Self {
-            endpoint: endpoint.to_owned(),
-            prefill_tokens: told["cost"][2].as_u64().unwrap(),
-            decode_tokens: told["cost"][3].as_u64().unwrap(),
-            // Left out if it is as with an idle endpoint of which nothing is known.
-            matched_tokens: first[9].as_u64().unwrap_or(0),
+            prefill_tokens: told.cost.prefill_tokens,
+            decode_tokens: told.cost.decode_tokens,
+            matched_tokens: first.1.matched_tokens,
+            endpoint,
         }
     }
 }

@@ -122,13 +122,16 @@ impl Gateway {
 
 /// The part of vLLM's `/metrics` that a balancer reads.
 fn metrics(replica: &Replica) -> String {
-    let gauges = replica.gauges();
+    let (gauges, profile) = (replica.gauges(), replica.profile());
     format!(
         "vllm:num_requests_running {}\nvllm:num_requests_waiting {}\nvllm:kv_cache_usage_perc {:.6}\n\
+         vllm:cache_config_info{{block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1.0\n\
          vllm:prompt_tokens_total {}\nvllm:generation_tokens_total {}\nprocess_start_time_seconds {}\n",
         gauges.running,
         gauges.waiting,
         gauges.kv_usage,
+        profile.block_tokens,
+        profile.blocks,
         gauges.prompt_tokens,
         gauges.generation_tokens,
         (EPOCH_US + replica.started_us()) / 1_000_000,

@@ -46,6 +46,16 @@ impl Reservation {
     }
 }
 
+/// What all VMs together carry on one endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// How much.
+    pub load: Load,
+    /// When its queue last moved, in milliseconds: a first token came, or a request came to an empty
+    /// queue.
+    pub moved_ms: u64,
+}
+
 /// Where a pick reads and writes.
 struct Place {
     /// The columns of the pool's endpoints, in their order.
@@ -54,6 +64,13 @@ struct Place {
     slot: usize,
     counter: usize,
     sequence: u64,
+}
+
+/// Whether a change shows that the endpoint's queue has moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Moved,
+    AsBefore,
 }
 
 /// One VM's hand on the ledger.
@@ -83,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// Lets `choose` pick one of `ids`, given their loads (in the same order) and the number of
+    /// Lets `choose` pick one of `ids`, given what each carries (in the same order) and the number of
     /// picks the pool had before, and reserves there what it says, in one atomic step. `choose` may run
     /// several times. `None` if it picks nothing.
     ///
@@ -95,7 +112,7 @@ impl Ledger {
         now_ms: u64,
         pool: u64,
         ids: &[EndpointId],
-        mut choose: impl FnMut(&[Load], u64) -> Option<(usize, Load)>,
+        mut choose: impl FnMut(&[Carried], u64) -> Option<(usize, Load)>,
     ) -> Option<Reservation> {
         let mut hints = self.hints.remove(&pool).unwrap_or_default();
         let mut chosen = None;
@@ -115,17 +132,23 @@ impl Ledger {
                 sequence,
             } = place;
             let sums = table.sums();
-            let loads: Vec<Load> = columns
+            let carried: Vec<Carried> = columns
                 .iter()
-                .map(|column| sums.get(*column).copied().unwrap_or_default())
+                .map(|column| Carried {
+                    load: sums.get(*column).copied().unwrap_or_default(),
+                    moved_ms: table.moved_ms(*column),
+                })
                 .collect();
-            chosen = choose(&loads, sequence)
+            chosen = choose(&carried, sequence)
                 .and_then(|(index, cost)| Some((*ids.get(index)?, *columns.get(index)?, cost)));
             hints = columns;
             let Some((endpoint, column, cost)) = chosen else {
                 return false;
             };
             table.set_cell(slot, column, self.held(endpoint).plus(cost));
+            if sums.get(column).is_none_or(|load| load.waiting == 0) {
+                table.set_moved_ms(column, now_ms);
+            }
             table.set_counter(counter, sequence.wrapping_add(1));
             table.set_heartbeat(slot, now_ms);
             true
@@ -136,7 +159,7 @@ impl Ledger {
                 self.last_write_ms = now_ms;
                 (endpoint, cost)
             }
-            _ => self.choose_alone(ids, choose)?,
+            _ => self.choose_alone(now_ms, ids, choose)?,
         };
         self.mine.entry(endpoint).or_default().add(cost);
         Some(Reservation {
@@ -147,11 +170,18 @@ impl Ledger {
 
     fn choose_alone(
         &mut self,
+        now_ms: u64,
         ids: &[EndpointId],
-        mut choose: impl FnMut(&[Load], u64) -> Option<(usize, Load)>,
+        mut choose: impl FnMut(&[Carried], u64) -> Option<(usize, Load)>,
     ) -> Option<(EndpointId, Load)> {
-        let loads: Vec<Load> = ids.iter().map(|id| self.held(*id)).collect();
-        let (index, cost) = choose(&loads, self.alone)?;
+        let carried: Vec<Carried> = ids
+            .iter()
+            .map(|id| Carried {
+                load: self.held(*id),
+                moved_ms: now_ms,
+            })
+            .collect();
+        let (index, cost) = choose(&carried, self.alone)?;
         let endpoint = *ids.get(index)?;
         self.alone = self.alone.wrapping_add(1);
         self.stale = true;
@@ -175,13 +205,13 @@ impl Ledger {
         }
         reservation.held.subtract(prefill);
         self.give_back(reservation.endpoint, prefill);
-        self.publish(store, now_ms, &[reservation.endpoint]);
+        self.publish(store, now_ms, &[reservation.endpoint], Queue::Moved);
     }
 
     /// The request is over, however it ended.
     pub fn release<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, reservation: Reservation) {
         self.give_back(reservation.endpoint, reservation.held);
-        self.publish(store, now_ms, &[reservation.endpoint]);
+        self.publish(store, now_ms, &[reservation.endpoint], Queue::AsBefore);
     }
 
     /// The request turned out to be served by another endpoint.
@@ -198,7 +228,7 @@ impl Ledger {
         } = reservation;
         self.give_back(from, held);
         self.mine.entry(to).or_default().add(held);
-        self.publish(store, now_ms, &[from, to]);
+        self.publish(store, now_ms, &[from, to], Queue::AsBefore);
         Reservation { endpoint: to, held }
     }
 
@@ -213,7 +243,7 @@ impl Ledger {
         let due = now_ms.saturating_sub(self.last_write_ms) >= HEARTBEAT_MS;
         if self.stale || (due && !self.mine.is_empty()) {
             let touched: Vec<EndpointId> = self.mine.keys().copied().collect();
-            self.publish(store, now_ms, &touched);
+            self.publish(store, now_ms, &touched, Queue::AsBefore);
             self.mine.retain(|_, load| self.stale || !load.is_zero());
         }
         self.bury_the_dead(store, now_ms);
@@ -244,9 +274,15 @@ impl Ledger {
     }
 
     /// Writes this VM's cells of `touched` into the shared table.
-    fn publish<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, touched: &[EndpointId]) {
+    fn publish<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        touched: &[EndpointId],
+        queue: Queue,
+    ) {
         let outcome = update(store, KEY, |bytes| {
-            if self.stale || !self.write_cells(bytes, now_ms, touched) {
+            if self.stale || !self.write_cells(bytes, now_ms, touched, queue) {
                 self.rebuild(bytes, now_ms, None, touched);
             }
             true
@@ -255,7 +291,13 @@ impl Ledger {
         self.last_write_ms = now_ms;
     }
 
-    fn write_cells(&self, bytes: &mut [u8], now_ms: u64, touched: &[EndpointId]) -> bool {
+    fn write_cells(
+        &self,
+        bytes: &mut [u8],
+        now_ms: u64,
+        touched: &[EndpointId],
+        queue: Queue,
+    ) -> bool {
         let Some(mut table) = Table::new(bytes) else {
             return false;
         };
@@ -267,6 +309,9 @@ impl Ledger {
                 return false;
             };
             table.set_cell(slot, column, self.held(*id));
+            if queue == Queue::Moved {
+                table.set_moved_ms(column, now_ms);
+            }
         }
         table.set_heartbeat(slot, now_ms);
         true

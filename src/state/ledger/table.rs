@@ -1,8 +1,8 @@
-//! The ledger's bytes: endpoints, turn counters, and one row of loads a VM.
+//! The ledger's bytes: endpoints and when their queues last moved, turn counters, and one row of loads a VM.
 //!
 //! ```text
 //! magic u32 · endpoints u32 · counters u32 · slots u32
-//! endpoints × id u64
+//! endpoints × (id u64, moved_ms u64)
 //! counters  × (pool u64, picks u64)
 //! slots     × (vm u64, heartbeat_ms u64, endpoints × (requests u32, waiting u32, prefill u64, decode u64, context u64))
 //! ```
@@ -14,9 +14,9 @@ use crate::endpoint::EndpointId;
 use crate::policy::Load;
 use crate::state::codec::{read_u32, read_u64, write};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"WRL2");
+const MAGIC: u32 = u32::from_le_bytes(*b"WRL3");
 const HEADER: usize = 16;
-const ID: usize = 8;
+const COLUMN: usize = 16;
 const COUNTER: usize = 16;
 const SLOT_HEAD: usize = 16;
 const CELL: usize = 32;
@@ -48,8 +48,10 @@ impl<'a> Table<'a> {
         if endpoints > MAX_ENDPOINTS || counters > MAX_COUNTERS || slots > MAX_SLOTS {
             return None;
         }
-        let length =
-            HEADER + endpoints * ID + counters * COUNTER + slots * (SLOT_HEAD + endpoints * CELL);
+        let length = HEADER
+            + endpoints * COLUMN
+            + counters * COUNTER
+            + slots * (SLOT_HEAD + endpoints * CELL);
         (bytes.len() == length).then_some(Self {
             bytes,
             endpoints,
@@ -60,7 +62,7 @@ impl<'a> Table<'a> {
 
     fn slot_at(&self, slot: usize) -> usize {
         HEADER
-            + self.endpoints * ID
+            + self.endpoints * COLUMN
             + self.counters * COUNTER
             + slot * (SLOT_HEAD + self.endpoints * CELL)
     }
@@ -69,7 +71,7 @@ impl<'a> Table<'a> {
         if column >= self.endpoints {
             return None;
         }
-        read_u64(self.bytes, HEADER + column * ID).map(EndpointId)
+        read_u64(self.bytes, HEADER + column * COLUMN).map(EndpointId)
     }
 
     /// The endpoint's column; `hint` is where it was last time.
@@ -80,6 +82,20 @@ impl<'a> Table<'a> {
         (0..self.endpoints).find(|column| self.endpoint_at(*column) == Some(id))
     }
 
+    /// When the endpoint's queue last moved, by any VM's account.
+    pub(super) fn moved_ms(&self, column: usize) -> u64 {
+        read_u64(self.bytes, HEADER + column * COLUMN + 8).unwrap_or(0)
+    }
+
+    /// The queue has moved. `column` must be one of this ledger's.
+    pub(super) fn set_moved_ms(&mut self, column: usize, now_ms: u64) {
+        write(
+            self.bytes,
+            HEADER + column * COLUMN + 8,
+            &now_ms.to_le_bytes(),
+        );
+    }
+
     /// The VM's row.
     pub(super) fn slot(&self, vm: u64) -> Option<usize> {
         (0..self.slots).find(|slot| read_u64(self.bytes, self.slot_at(*slot)) == Some(vm))
@@ -88,7 +104,7 @@ impl<'a> Table<'a> {
     /// Where the pool's counter lies and what it says.
     pub(super) fn counter(&self, pool: u64) -> Option<(usize, u64)> {
         (0..self.counters)
-            .map(|index| HEADER + self.endpoints * ID + index * COUNTER)
+            .map(|index| HEADER + self.endpoints * COLUMN + index * COUNTER)
             .find(|at| read_u64(self.bytes, *at) == Some(pool))
             .and_then(|at| Some((at, read_u64(self.bytes, at + 8)?)))
     }
@@ -172,6 +188,8 @@ pub(super) struct Slot {
 #[derive(Default)]
 pub(super) struct Image {
     pub(super) endpoints: Vec<EndpointId>,
+    /// When the queue of each last moved.
+    pub(super) moved_ms: Vec<u64>,
     pub(super) counters: Vec<(u64, u64)>,
     pub(super) slots: Vec<Slot>,
 }
@@ -185,8 +203,11 @@ impl Image {
         let endpoints = (0..table.endpoints)
             .filter_map(|column| table.endpoint_at(column))
             .collect();
+        let moved_ms = (0..table.endpoints)
+            .map(|column| table.moved_ms(column))
+            .collect();
         let counters = (0..table.counters)
-            .map(|index| HEADER + table.endpoints * ID + index * COUNTER)
+            .map(|index| HEADER + table.endpoints * COLUMN + index * COUNTER)
             .filter_map(|at| Some((read_u64(table.bytes, at)?, read_u64(table.bytes, at + 8)?)))
             .collect();
         let slots = (0..table.slots)
@@ -204,6 +225,7 @@ impl Image {
             .collect();
         Self {
             endpoints,
+            moved_ms,
             counters,
             slots,
         }
@@ -217,8 +239,9 @@ impl Image {
         bytes.extend_from_slice(&count(self.endpoints.len()));
         bytes.extend_from_slice(&count(self.counters.len()));
         bytes.extend_from_slice(&count(self.slots.len()));
-        for id in &self.endpoints {
+        for (id, moved_ms) in self.endpoints.iter().zip(&self.moved_ms) {
             bytes.extend_from_slice(&id.0.to_le_bytes());
+            bytes.extend_from_slice(&moved_ms.to_le_bytes());
         }
         for (pool, picks) in &self.counters {
             bytes.extend_from_slice(&pool.to_le_bytes());
@@ -250,6 +273,7 @@ impl Image {
                 self.endpoints.push(*id);
             }
         }
+        self.moved_ms.resize(self.endpoints.len(), 0);
         for slot in &mut self.slots {
             slot.loads.resize(self.endpoints.len(), Load::default());
         }
@@ -274,6 +298,10 @@ impl Image {
         self.endpoints = kept
             .iter()
             .filter_map(|column| self.endpoints.get(*column).copied())
+            .collect();
+        self.moved_ms = kept
+            .iter()
+            .filter_map(|column| self.moved_ms.get(*column).copied())
             .collect();
         for slot in &mut self.slots {
             slot.loads = kept

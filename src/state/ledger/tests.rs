@@ -20,13 +20,13 @@ fn cost(prefill_tokens: u64, decode_tokens: u64) -> Load {
 /// Lets `choose` pick, at a cost that is the same everywhere.
 fn with(
     cost: Load,
-    mut choose: impl FnMut(&[Load], u64) -> Option<usize>,
-) -> impl FnMut(&[Load], u64) -> Option<(usize, Load)> {
-    move |loads, sequence| Some((choose(loads, sequence)?, cost))
+    mut choose: impl FnMut(&[Carried], u64) -> Option<usize>,
+) -> impl FnMut(&[Carried], u64) -> Option<(usize, Load)> {
+    move |carried, sequence| Some((choose(carried, sequence)?, cost))
 }
 
-fn least(loads: &[Load], _: u64) -> Option<usize> {
-    (0..loads.len()).min_by_key(|index| loads[*index].requests)
+fn least(carried: &[Carried], _: u64) -> Option<usize> {
+    (0..carried.len()).min_by_key(|index| carried[*index].load.requests)
 }
 
 fn sum(totals: &BTreeMap<EndpointId, Load>) -> Load {
@@ -56,6 +56,46 @@ fn a2_every_vm_sees_what_the_others_reserved() {
         vms[turn % 4].release(&store, 1_001, reservation);
     }
     assert!(sum(&vms[3].totals(&store)).is_zero());
+}
+
+#[test]
+fn all_vms_see_when_a_queue_last_moved() {
+    let store = MemoryStore::new();
+    let (mut one, mut two) = (Ledger::new(1), Ledger::new(2));
+    let request = Load {
+        waiting: 1,
+        ..cost(100, 10)
+    };
+    let mut moved = |now_ms, ledger: &mut Ledger| {
+        let mut seen = 0;
+        let reservation = ledger.reserve(&store, now_ms, POOL, &ids(2), |carried, _| {
+            seen = carried[0].moved_ms;
+            Some((0, request))
+        });
+        (seen, reservation.unwrap())
+    };
+    let (_, mut first) = moved(1_000, &mut one);
+    let (seen_ms, second) = moved(1_400, &mut two);
+    assert_eq!(seen_ms, 1_000, "it came to an empty queue");
+    let (seen_ms, third) = moved(1_500, &mut one);
+    assert_eq!(seen_ms, 1_000, "who joins a queue does not move it");
+    one.release_prefill(&store, 1_700, &mut first);
+    let (seen_ms, fourth) = moved(1_800, &mut two);
+    assert_eq!(seen_ms, 1_700, "a first token does");
+    one.release(&store, 1_900, first);
+    two.release(&store, 1_900, second);
+    let (seen_ms, fifth) = moved(2_000, &mut two);
+    assert_eq!(seen_ms, 1_700, "an end says nothing of the queue");
+    // A new endpoint changes the shape of the table, and nothing else.
+    let mut seen_ms = 0;
+    let sixth = one.reserve(&store, 2_100, POOL, &ids(3), |carried, _| {
+        seen_ms = carried[0].moved_ms;
+        Some((2, request))
+    });
+    assert_eq!(seen_ms, 1_700);
+    for reservation in [third, fourth, fifth, sixth.unwrap()] {
+        one.release(&store, 2_200, reservation);
+    }
 }
 
 #[test]
@@ -261,9 +301,10 @@ fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
                 let mut held = std::collections::VecDeque::new();
                 for turn in 0..1_000_u64 {
                     let reservation = ledger
-                        .reserve(store, turn, POOL, &ids(4), |loads, _| {
-                            let total: u32 = loads.iter().map(|load| load.requests).sum();
-                            let fits = (0..4).find(|index| loads[*index].requests <= total / 4);
+                        .reserve(store, turn, POOL, &ids(4), |carried, _| {
+                            let requests = |index: usize| carried[index].load.requests;
+                            let total: u32 = (0..4).map(requests).sum();
+                            let fits = (0..4).find(|index| requests(*index) <= total / 4);
                             fits.map(|index| (index, cost(10, 10)))
                         })
                         .expect("somebody is at or below the mean");
