@@ -13,8 +13,7 @@ use warmroute::prefix::routing_key;
 use warmroute::request::{Api, RequestScanner, Scan, ScanOptions};
 use warmroute::sim::workload::text::{chat_body, push_text};
 use warmroute::sim::workload::{
-    Request, Role, Segment, Start, Workload, burst, chat, lora, mix, rag, tenants, tree,
-    uniform,
+    Request, Role, Segment, Start, Workload, burst, chat, lora, mix, rag, tenants, tree, uniform,
 };
 
 /// Every generator, in small.
@@ -563,7 +562,9 @@ fn candidates_of_a_tree_share_their_path_and_come_at_once() {
     let longest = paths.keys().map(Vec::len).max();
     assert_eq!(longest, Some(2 + 2 * 3));
     let parents = paths.keys().filter(|path| path.len() == 8);
-    let known = parents.clone().filter(|path| paths.contains_key(&path[..6]));
+    let known = parents
+        .clone()
+        .filter(|path| paths.contains_key(&path[..6]));
     // Those of the first agents were before the beginning.
     near(known.count() as f64, parents.count() as f64, 0.15);
 }
@@ -577,11 +578,17 @@ fn tenants_come_and_go_and_the_first_one_changes_its_system_prompt() {
     };
     let workload = tenants::workload(&options, 1);
     near(workload.rate_per_s().unwrap(), options.rate_per_s, 0.1);
-    let of_first = workload.requests.iter().filter(|one| one.adapter == Some(0));
+    let of_first = workload
+        .requests
+        .iter()
+        .filter(|one| one.adapter == Some(0));
     let systems: Vec<u64> = of_first.clone().map(|one| one.prompt[0].id).collect();
     let changed = systems.iter().position(|id| *id != systems[0]).unwrap();
     assert!(systems[changed..].iter().all(|id| *id == systems[changed]));
-    let of_second = workload.requests.iter().filter(|one| one.adapter == Some(1));
+    let of_second = workload
+        .requests
+        .iter()
+        .filter(|one| one.adapter == Some(1));
     let systems: HashSet<u64> = of_second.map(|one| one.prompt[0].id).collect();
     assert_eq!(systems.len(), 1);
     // The busiest fifth of the day has several times the requests of the quietest.

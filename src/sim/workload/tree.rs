@@ -91,7 +91,12 @@ pub fn workload(options: &Options, seed: u64) -> Workload {
 }
 
 /// All requests of one agent, with their times.
-fn agent(options: &Options, system: Segment, start_us: u64, draw: &mut Draw) -> Vec<(u64, Request)> {
+fn agent(
+    options: &Options,
+    system: Segment,
+    start_us: u64,
+    draw: &mut Draw,
+) -> Vec<(u64, Request)> {
     let mut arrivals = Vec::new();
     let session = draw.id();
     let task = segment(draw.id(), draw.around(options.task_tokens), Role::User);
