@@ -35,13 +35,14 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// The least that anybody reached, over which nobody can be shown to be able to improve.
+    /// The least that anybody reached.
     fn reached(&self) -> f64 {
         self.subject.min(self.best_other).min(self.oracle)
     }
 }
 
-/// Runs the contenders, the oracle and the pool; a table for each measure, and figures.
+/// Runs the contenders, the oracle and the pool; a table for each measure, and figures whose names
+/// begin with `prefix`.
 ///
 /// # Errors
 /// As [`bench::run`].
@@ -50,6 +51,7 @@ pub fn run(
     contenders: &[Contender],
     subject: usize,
     seeds: &[u64],
+    prefix: &str,
 ) -> Result<String, String> {
     let mut all = contenders.to_vec();
     all.extend([Contender::oracle(), Contender::pooled()]);
@@ -66,7 +68,7 @@ pub fn run(
             })
             .collect();
         let _ = writeln!(text, "{}", table::reaches(measure, &reaches));
-        text.push_str(&figures(measure, &reaches));
+        text.push_str(&figures(measure, &reaches, prefix));
     }
     Ok(text)
 }
@@ -114,7 +116,7 @@ fn reach(
 }
 
 /// Geometric means over the cells: how far above what is in reach, and above the bound.
-fn figures(measure: Measure, reaches: &[Reach]) -> String {
+fn figures(measure: Measure, reaches: &[Reach], prefix: &str) -> String {
     let geomean = |of: &dyn Fn(&Reach) -> f64| {
         let logs: f64 = reaches.iter().map(|one| of(one).ln()).sum();
         (logs / reaches.len().max(1) as f64).exp()
@@ -135,7 +137,7 @@ fn figures(measure: Measure, reaches: &[Reach]) -> String {
     ];
     let mut text = String::new();
     for (what, value) in lines {
-        let _ = writeln!(text, "FIGURE portfolio_{name}_geomean_{what} {value:.3}");
+        let _ = writeln!(text, "FIGURE {prefix}_{name}_geomean_{what} {value:.3}");
     }
     text
 }

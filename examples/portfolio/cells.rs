@@ -123,7 +123,7 @@ pub fn unseen() -> Vec<Cell> {
 }
 
 /// An open loop at several loads.
-fn open(name: &str, source: Source, percents: &[u32], replicas: &[Profile]) -> Vec<Cell> {
+pub fn open(name: &str, source: Source, percents: &[u32], replicas: &[Profile]) -> Vec<Cell> {
     let cell = |percent: &u32| Cell {
         name: format!("{name}_{percent}"),
         source,

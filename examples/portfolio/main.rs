@@ -113,12 +113,13 @@ fn run(cli: &Cli) -> Result<(), String> {
             .for_each(|cell| println!("{}", cell.describe()));
         return Ok(());
     }
+    let prefix = if cli.unseen { "unseen" } else { "portfolio" };
     if cli.bounds {
-        print!("{}", bounds::run(&cells, &contenders, subject, &cli.seeds)?);
+        let bounds = bounds::run(&cells, &contenders, subject, &cli.seeds, prefix)?;
+        print!("{bounds}");
         eprintln!("{:.0} s", begun.elapsed().as_secs_f64());
         return Ok(());
     }
-    let prefix = if cli.unseen { "unseen" } else { "portfolio" };
     let results = bench::run(&cells, &contenders, &cli.seeds)?;
     let scores = Scores::new(&cells, &contenders, &results);
     if cli.json {
