@@ -136,17 +136,17 @@ mod tests {
     #[test]
     fn no_run_is_ever_faster_for_any_request() {
         let rag = rag::Options {
-            requests: 400,
+            requests: 120,
             rate_per_s: 25.0,
             ..rag::Options::default()
         };
         let burst = burst::Options {
-            requests: 400,
+            requests: 120,
             ..burst::Options::default()
         };
         let chat = chat::Closed {
-            requests: 600,
-            threads: 40,
+            requests: 200,
+            threads: 25,
             ..chat::Closed::default()
         };
         let workloads = [
