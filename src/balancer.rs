@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::index::{BLOCK_BYTES, Belief, INDEX_BLOCKS, SharedIndex};
+use crate::index::{BLOCK_BYTES, Belief, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
@@ -45,7 +45,8 @@ pub struct Decision {
     pub cost: Load,
     /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
     pub bound: u64,
-    /// What each candidate would cost, in microseconds; empty if the policy counts no costs.
+    /// What each candidate would cost, or how long its queue is where that is bounded, in microseconds;
+    /// empty if the policy counts neither.
     pub costs_us: Vec<u64>,
     /// How many picks the pool had before.
     pub sequence: u64,
@@ -68,6 +69,7 @@ impl Decision {
 struct Known {
     matched_blocks: u32,
     matched_tokens: u64,
+    given_blocks: u32,
     pace: Pace,
 }
 
@@ -136,7 +138,7 @@ impl Balancer {
         let index = pools
             .iter()
             .any(|pool| pool.policy.reads_index())
-            .then(|| SharedIndex::new(INDEX_BLOCKS, vm, config.fingerprint));
+            .then(|| SharedIndex::new(config.index_blocks, vm, config.fingerprint));
         Self {
             pools,
             index,
@@ -236,16 +238,18 @@ impl Balancer {
             .iter()
             .map(|id| {
                 // Who does not ask does not pay.
-                let Some(index) = index else {
-                    return Known::default();
-                };
-                let blocks = index.matched_blocks(*id, ask.blocks);
-                let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
-                Known {
-                    matched_blocks: blocks,
-                    matched_tokens: tokens.text_tokens(bytes).min(ask.cost.prefill_tokens),
-                    pace: self.rates.pace(*id),
+                let mut known = Known::default();
+                if state.policy.reads_pace() {
+                    known.pace = self.rates.pace(*id);
                 }
+                if let Some(index) = index {
+                    let blocks = index.matched_blocks(*id, ask.blocks);
+                    let bytes = u64::from(blocks).saturating_mul(u64::from(BLOCK_BYTES));
+                    known.matched_blocks = blocks;
+                    known.matched_tokens = tokens.text_tokens(bytes).min(ask.cost.prefill_tokens);
+                    known.given_blocks = index.given_blocks(*id);
+                }
+                known
             })
             .collect();
         let mut decision = None;
@@ -299,8 +303,11 @@ impl Balancer {
 
     /// What answers show of their endpoints' speed; `None` if no policy asks for it.
     pub fn rates(&mut self) -> Option<&mut Rates> {
-        self.index.as_ref()?;
-        Some(&mut self.rates)
+        self.reads_pace().then_some(&mut self.rates)
+    }
+
+    fn reads_pace(&self) -> bool {
+        self.pools.iter().any(|pool| pool.policy.reads_pace())
     }
 
     /// Traffic at an endpoint that is not ours, and its KV cache usage, as far as a fresh report tells.
@@ -389,7 +396,7 @@ impl Balancer {
                 .into_iter()
                 .map(|report| (report.endpoint, report))
                 .collect();
-            if self.index.is_some() {
+            if self.reads_pace() {
                 self.learn_kv(store, now_ms);
             }
         }
@@ -464,6 +471,7 @@ fn decide(
                             kv_usage_permille: *kv_usage_permille,
                             matched_blocks: known.matched_blocks,
                             matched_tokens: known.matched_tokens,
+                            given_blocks: known.given_blocks,
                             pace: known.pace,
                         },
                     )

@@ -58,6 +58,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod account;
 pub mod balancer;
 pub mod config;
 pub mod endpoint;

@@ -16,6 +16,10 @@ mod support;
 mod accounting;
 #[path = "e2e_load/affinity.rs"]
 mod affinity;
+#[path = "e2e_load/again.rs"]
+mod again;
+#[path = "e2e_load/aware.rs"]
+mod aware;
 #[path = "e2e_load/decision.rs"]
 mod decision;
 #[path = "e2e_load/mixed.rs"]

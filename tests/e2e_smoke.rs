@@ -16,6 +16,7 @@ use support::client::{Answer, Call, HttpClient, Protocol};
 use support::config::{EnvoyConfig, Mode};
 use support::envoy::{EnvoyProcess, validate};
 use support::fleet::{Fleet, FleetOptions};
+use warmroute::account::{self, Account};
 
 fn chat(stream: bool) -> Value {
     json!({
@@ -156,14 +157,19 @@ async fn the_access_log_explains_each_pick() {
         let answer = client.send(Call::chat(&chat(false))).await.unwrap();
         let decision = answer.header("x-warmroute-decision");
         assert!(decision.starts_with("policy="), "{decision:?}");
-        let line = format!("warmroute={decision}");
+        let ranked = decided(&answer.headers, "ranked");
         let begun = Instant::now();
         // Envoy writes it every ten seconds.
-        while !fleet.envoy.access_log().contains(&line) {
+        let account = loop {
             let log = fleet.envoy.access_log();
-            assert!(begun.elapsed() < 3 * SETTLE, "no {line} in {log:?}");
+            if let Some(account) = log.lines().find_map(account::find) {
+                break account;
+            }
+            assert!(begun.elapsed() < 3 * SETTLE, "no decision in {log:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        };
+        let account = Account::parse(&account).unwrap();
+        assert_eq!(account.ranked.join("|"), ranked);
     }
 }
 

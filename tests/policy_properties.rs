@@ -5,9 +5,10 @@
 use proptest::prelude::*;
 use warmroute::endpoint::{Endpoint, Pool};
 use warmroute::policy::{
-    self, Candidate, Load, LoadKind, MAX_CYCLE, Measure, Policy, PolicySpec, RANKED, Ranking,
-    Reason, Ring, View, bound, point, smooth_schedule,
+    self, Candidate, Load, LoadKind, MAX_CYCLE, Measure, Policy, PolicySpec, Preset, RANKED,
+    Ranking, Reason, Ring, View, bound, point, smooth_schedule,
 };
+use warmroute::rates::Pace;
 
 /// A pool, what each endpoint carries, and the policy under test: the smallest balancer there is.
 struct Table {
@@ -132,7 +133,13 @@ const BY_TOKENS: PolicySpec = PolicySpec::PrefixHash {
     points: 128,
 };
 
-const ALL: [PolicySpec; 12] = [
+const BY_TIME: PolicySpec = PolicySpec::PrefixHash {
+    load_factor_permille: 1250,
+    bound: Measure::ExpectedTime,
+    points: 128,
+};
+
+const ALL: [PolicySpec; 17] = [
     PolicySpec::RoundRobin,
     PolicySpec::Random,
     PolicySpec::WeightedRoundRobin,
@@ -145,11 +152,27 @@ const ALL: [PolicySpec; 12] = [
         load: LoadKind::Tokens,
     },
     PolicySpec::PowerOfTwo { load: LoadKind::Kv },
+    PolicySpec::PowerOfTwo {
+        load: LoadKind::ExpectedTime,
+    },
     PolicySpec::ConsistentHash { points: 32 },
     BY_REQUESTS,
     BY_TOKENS,
+    BY_TIME,
     PolicySpec::ExpectedLatency,
+    PolicySpec::CacheAware(Preset::VllmRouter.thresholds()),
+    PolicySpec::CacheAware(Preset::SglangRouter.thresholds()),
+    PolicySpec::CacheAware(Preset::Ray.thresholds()),
 ];
+
+/// A load in requests, or in tokens.
+fn measured(measure: Measure, load: &Load) -> u64 {
+    if measure == Measure::Requests {
+        load.requests.into()
+    } else {
+        load.tokens()
+    }
+}
 
 // Field cases.
 
@@ -187,7 +210,7 @@ fn h1_many_endpoints_few_requests_one_hot_prefix() {
             assert!(ranking.bound >= 1);
             let load = &mut table.at(ranking.endpoints[0]).load;
             assert!(
-                measure.of(load) < ranking.bound,
+                measured(measure, load) < ranking.bound,
                 "nobody was within its bound"
             );
             load.requests += ONE.requests;
@@ -340,11 +363,23 @@ fn extreme_load() -> impl Strategy<Value = Load> {
         })
 }
 
+fn any_pace() -> impl Strategy<Value = Pace> {
+    let figure = || prop_oneof![Just(0), Just(u32::MAX), any::<u32>()];
+    (figure(), figure(), figure(), figure()).prop_map(|(first, prefill, token, context)| Pace {
+        first_us: first,
+        prefill_us_per_1k_tokens: prefill,
+        token_us: token,
+        token_us_per_1k_context: context,
+        ..Pace::default()
+    })
+}
+
 proptest! {
     #[test]
     fn a_ranking_names_eligible_endpoints_once(
         which in 0..ALL.len(),
-        entries in prop::collection::vec((any::<u32>(), extreme_load(), any::<bool>(), any::<u32>()), 1..80),
+        entries in prop::collection::vec((any::<u32>(), extreme_load(), any::<bool>(), any::<u32>(), any_pace()), 1..80),
+        blocks in 0..9_usize,
         key in any::<Option<u64>>(),
         cost in extreme_load(),
         sequence in any::<u64>(),
@@ -353,9 +388,15 @@ proptest! {
         let weights: Vec<u32> = entries.iter().map(|entry| entry.0).collect();
         let table = Table::new(ALL[which], &weights);
         let candidates: Vec<Candidate> = entries.iter().zip(0..).filter(|(entry, _)| entry.2)
-            .map(|(&(weight, load, _, kv_usage_permille), endpoint)| Candidate { endpoint, weight, load, kv_usage_permille, ..Candidate::default() })
+            .map(|(&(weight, load, _, kv_usage_permille, pace), endpoint)| Candidate {
+                endpoint, weight, load, kv_usage_permille, pace,
+                matched_blocks: kv_usage_permille % 9,
+                given_blocks: kv_usage_permille / 9,
+                ..Candidate::default()
+            })
             .collect();
-        let view = View { pool: &table.pool, candidates: &candidates, blocks: &[], key, cost, sequence, random };
+        let blocks = vec![1; blocks];
+        let view = View { pool: &table.pool, candidates: &candidates, blocks: &blocks, key, cost, sequence, random };
         let ranking = table.policy.rank(&view);
         prop_assert_eq!(ranking.is_none(), candidates.is_empty());
         if let Some(ranking) = ranking {
@@ -679,11 +720,11 @@ proptest! {
                 }
                 Step::Pick { key, prefill_tokens, decode_tokens } => {
                     let cost = Load { requests: 1, prefill_tokens, decode_tokens, ..Load::default() };
-                    let total: u128 = table.candidates.iter().map(|candidate| u128::from(measure.of(&candidate.load))).sum();
+                    let total: u128 = table.candidates.iter().map(|candidate| u128::from(measured(measure, &candidate.load))).sum();
                     // load < max(1, ceil(x / y)), in whole numbers: load = 0, or load × y < x.
                     let fits = |candidate: &Candidate| {
-                        let load = u128::from(measure.of(&candidate.load));
-                        let after = total + u128::from(measure.of(&cost).max(1));
+                        let load = u128::from(measured(measure, &candidate.load));
+                        let after = total + u128::from(measured(measure, &cost).max(1));
                         load == 0 || load * capacities * 1000
                             < u128::from(load_factor_permille) * u128::from(candidate.weight) * after
                     };
@@ -718,6 +759,118 @@ proptest! {
             .iter()
             .any(|&(load, weight)| load < bound(factor, u64::from(weight.max(1)), capacities, total, cost));
         prop_assert!(somebody);
+    }
+}
+
+/// What is queued somewhere, in microseconds, as the documentation has it.
+fn naive_queue_us(pace: &Pace, load: &Load, context_tokens: u64, running: u64) -> f64 {
+    let per_1k = |tokens: u64, us: u32| tokens as f64 * f64::from(us) / 1e3;
+    let beside_us = per_1k(context_tokens, pace.token_us_per_1k_context).floor();
+    let step_us = f64::from(pace.token_us) + beside_us;
+    f64::from(load.waiting) * f64::from(pace.first_us)
+        + per_1k(load.prefill_tokens, pace.prefill_us_per_1k_tokens)
+        + 0.1 * load.decode_tokens as f64 * step_us / running as f64
+}
+
+/// A load such as an endpoint has, or a request if it is of one.
+fn busy_load(requests: u32) -> impl Strategy<Value = Load> {
+    (0..=requests, 0..30_000_u64, 0..20_000_u64).prop_map(
+        move |(waiting, prefill_tokens, decode_tokens)| Load {
+            requests,
+            waiting,
+            prefill_tokens,
+            decode_tokens,
+            context_tokens: prefill_tokens + 2_000 * u64::from(requests),
+        },
+    )
+}
+
+/// The default pace so many times slower, in thousandths.
+fn slowed(permille: u32) -> Pace {
+    let pace = Pace::default();
+    Pace {
+        first_us: pace.first_us / 1_000 * permille,
+        prefill_us_per_1k_tokens: pace.prefill_us_per_1k_tokens / 1_000 * permille,
+        token_us: pace.token_us / 1_000 * permille,
+        token_us_per_1k_context: pace.token_us_per_1k_context * permille / 1_000,
+        ..pace
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_queue_passes_the_bound_in_time_while_another_is_within(
+        loads in prop::collection::vec((0_u32..9).prop_flat_map(busy_load), 1..10),
+        slowness in prop::collection::vec(1_000_u32..5_000, 10),
+        cost in busy_load(1),
+        load_factor_permille in 1_000_u32..2_000,
+        key in any::<u64>(),
+        twisted in any::<bool>(),
+    ) {
+        let spec = PolicySpec::PrefixHash { load_factor_permille, bound: Measure::ExpectedTime, points: 8 };
+        let mut table = Table::new(spec, &vec![1; loads.len()]);
+        for ((candidate, load), permille) in table.candidates.iter_mut().zip(&loads).zip(&slowness) {
+            candidate.load = *load;
+            candidate.pace = slowed(*permille);
+            if twisted && candidate.endpoint % 2 == 0 {
+                candidate.pace.prefill_us_per_1k_tokens *= 20;
+            }
+        }
+        let ranking = table.rank(Some(key), cost);
+        let count = loads.len() as u64;
+        let total = loads.iter().fold(cost, |sum, load| sum.plus(*load));
+        let context_tokens = total.context_tokens.div_ceil(count);
+        let running = u64::from(total.requests).div_ceil(count);
+        let us = |candidate: &Candidate, load: &Load| naive_queue_us(&candidate.pace, load, context_tokens, running);
+        // All that there is to do, shared by speed.
+        let rates: f64 = table.candidates.iter().map(|one| 1.0 / us(one, &total).max(1.0)).sum();
+        let bound_us = (f64::from(load_factor_permille) / 1e3 / rates).max(1.0);
+        let queue_us = |endpoint: u32| us(&table.candidates[endpoint as usize], &loads[endpoint as usize]);
+        let slack_us = bound_us * 1e-3 + 4.0;
+        let order = naive_walk(&table.pool, 8, key);
+        let somebody = order.iter().any(|&one| queue_us(one) < bound_us - slack_us);
+        let first = ranking.endpoints[0];
+        prop_assert!((ranking.bound as f64 - bound_us).abs() <= slack_us, "{} is not {bound_us}", ranking.bound);
+        for (endpoint, counted_us) in (0..).zip(&ranking.costs_us) {
+            prop_assert!((queue_us(endpoint) - *counted_us as f64).abs() <= 3.0);
+        }
+        prop_assert_eq!(ranking.costs_us.len(), loads.len());
+        if somebody {
+            prop_assert!(queue_us(first) < bound_us + slack_us, "above, and another is not");
+            let passed = order.iter().take_while(|&&one| one != first);
+            for &one in passed {
+                prop_assert!(queue_us(one) > bound_us - slack_us, "{one} was passed over");
+            }
+        }
+        if !twisted {
+            let within = |one: &u64| *one < ranking.bound;
+            prop_assert!(ranking.costs_us.iter().any(within), "nobody fits");
+        }
+    }
+
+    #[test]
+    fn the_earlier_of_two_comes_first_by_time(
+        loads in prop::collection::vec((0_u32..9).prop_flat_map(busy_load), 2..8),
+        slowness in prop::collection::vec(1_000_u32..5_000, 8),
+        cost in busy_load(1),
+        random in any::<u64>(),
+    ) {
+        let spec = PolicySpec::PowerOfTwo { load: LoadKind::ExpectedTime };
+        let mut table = Table::new(spec, &vec![1; loads.len()]);
+        for ((candidate, load), permille) in table.candidates.iter_mut().zip(&loads).zip(&slowness) {
+            (candidate.load, candidate.pace) = (*load, slowed(*permille));
+        }
+        table.random = random;
+        let count = loads.len() as u64;
+        let total = loads.iter().fold(cost, |sum, load| sum.plus(*load));
+        let context_tokens = total.context_tokens.div_ceil(count);
+        let running = u64::from(total.requests).div_ceil(count);
+        let ranked = table.rank(None, cost).endpoints;
+        let through_us = |endpoint: u32| {
+            let candidate = &table.candidates[endpoint as usize];
+            naive_queue_us(&candidate.pace, &candidate.load.plus(cost), context_tokens, running)
+        };
+        prop_assert!(through_us(ranked[0]) <= through_us(ranked[1]) + 3.0);
     }
 }
 
@@ -758,10 +911,30 @@ fn names_and_needs() {
             ("power_of_two", false),
             ("power_of_two", true),
             ("power_of_two", false),
+            ("power_of_two", true),
             ("consistent_hash", true),
             ("prefix_hash", true),
             ("prefix_hash", true),
+            ("prefix_hash", true),
             ("expected_latency", true),
+            ("cache_aware", true),
+            ("cache_aware", true),
+            ("cache_aware", true),
         ]
+    );
+    let asking = |what: fn(&dyn Policy) -> bool| {
+        let asks = |spec: &&PolicySpec| what(&*policy::build(spec, &pool(&[1])));
+        ALL.iter().filter(asks).copied().collect::<Vec<_>>()
+    };
+    let by_time = PolicySpec::PowerOfTwo {
+        load: LoadKind::ExpectedTime,
+    };
+    let paced = asking(|policy| policy.reads_pace());
+    assert_eq!(paced, [by_time, BY_TIME, PolicySpec::ExpectedLatency]);
+    let indexed = asking(|policy| policy.reads_index());
+    assert_eq!(indexed, ALL[13..]);
+    assert!(
+        ALL.iter()
+            .all(|spec| spec.reads_index() == indexed.contains(spec))
     );
 }

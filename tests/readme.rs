@@ -79,7 +79,7 @@ fn endpoint() -> Value {
 fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
-        "prefix": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
     })
 }
 
@@ -91,6 +91,8 @@ fn base_of_pools() -> Value {
 fn base_for(key: &str) -> Value {
     match key {
         "policy.load" => base(&json!({"name": "power_of_two"})),
+        "policy.preset" | "policy.match_threshold" => base(&json!({"name": "cache_aware"})),
+        key if key.starts_with("policy.imbalance") => base(&json!({"name": "cache_aware"})),
         key if key.starts_with("policy.keys") => {
             base(&json!({"name": "consistent_hash", "keys": [{"header": "x"}]}))
         }
@@ -140,6 +142,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "endpoints[]",
         "pools[]",
         "prefix",
+        "index",
         "tokens",
         "hold",
         "scrape",
@@ -203,7 +206,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 27);
+    assert_eq!(checked, 28);
 }
 
 #[test]
@@ -270,12 +273,18 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 12);
+    assert_eq!(checked, 16);
 }
 
 #[test]
 fn the_names_that_a_key_takes_are_the_parsers() {
-    for key in ["steering", "other_paths", "policy.load", "policy.bound"] {
+    for key in [
+        "steering",
+        "other_paths",
+        "policy.load",
+        "policy.bound",
+        "policy.preset",
+    ] {
         let (_, allowed, _) = keys().into_iter().find(|(known, ..)| known == key).unwrap();
         let named: BTreeSet<String> = code(&allowed).into_iter().collect();
         assert_eq!(

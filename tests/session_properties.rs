@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use warmroute::account::{Account, Outcome, Replay};
 use warmroute::balancer::Balancer;
 use warmroute::config::{Config, SteeringMode};
 use warmroute::endpoint::EndpointId;
@@ -392,13 +393,10 @@ impl Stream {
 
     fn steered(&mut self, config: &Config, steer: &Steer, line: Option<&str>) -> TestCaseResult {
         let line = line.expect("the explanation is on");
-        let field = |name: &str| {
-            let found = line.split(';').find_map(|field| field.strip_prefix(name));
-            found
-                .unwrap_or_else(|| panic!("no {name} in {line}"))
-                .to_owned()
-        };
-        let pool = field("pool=");
+        let account = Account::parse(line).expect("an account of the decision");
+        let outcome = Replay::new(config).outcome(&account);
+        prop_assert_eq!(&outcome, &Ok(Outcome::logged(&account)), "{}", line);
+        let pool = account.pool;
         let list = match (config.steering, steer) {
             (SteeringMode::OriginalDst, Steer::Header { name, value }) => {
                 prop_assert_eq!(*name, ORIGINAL_DST_HEADER);
@@ -421,11 +419,9 @@ impl Stream {
                 endpoint
             );
         }
-        prop_assert_eq!(field("endpoint="), named[0]);
-        let cost = field("cost=");
-        let (prefill, decode) = cost.split_once('+').unwrap();
-        let (prefill_tokens, decode_tokens): (u64, u64) =
-            (prefill.parse().unwrap(), decode.parse().unwrap());
+        prop_assert_eq!(&account.ranked[0], named[0]);
+        let prefill_tokens = account.cost.prefill_tokens.max(1);
+        let decode_tokens = account.cost.decode_tokens;
         self.held = Some(Held {
             pool,
             endpoint: named[0].to_owned(),
@@ -465,6 +461,11 @@ fn policy() -> impl Strategy<Value = Value> {
         json!({"name": "consistent_hash", "keys": [{"header": "x-session-id"}, {"cookie": "sid"}, {"body": "user"}]}),
         json!({"name": "prefix_hash"}),
         json!({"name": "prefix_hash", "bound": "requests", "load_factor": 1.0}),
+        json!({"name": "prefix_hash", "bound": "expected_time"}),
+        json!({"name": "power_of_two", "load": "expected_time"}),
+        json!({"name": "expected_latency"}),
+        json!({"name": "cache_aware"}),
+        json!({"name": "cache_aware", "preset": "ray", "imbalance_requests": 1}),
     ])
 }
 

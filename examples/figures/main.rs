@@ -8,6 +8,7 @@ mod bodies;
 mod closed_loop;
 #[path = "../../tests/e2e_load/decision.rs"]
 mod decision;
+mod index;
 mod inflight;
 #[path = "../../tests/e2e_load/mixed.rs"]
 mod mixed;
@@ -37,6 +38,8 @@ enum Measurement {
     Bodies,
     /// Requests per second and CPU time of Envoy with the filter, against Envoy without it.
     Rps,
+    /// What the prefix index takes in four workers at once, and whether its memory grows.
+    Index,
 }
 
 /// Measures on a real Envoy, and prints `FIGURE name value` lines.
@@ -77,6 +80,7 @@ fn measure(measurement: Measurement) -> Result<Vec<Figure>, String> {
         Measurement::Bodies => run(bodies::measure()),
         // It has a runtime of its own, on one core.
         Measurement::Rps => rps::measure(),
+        Measurement::Index => run(index::measure()),
     }
 }
 

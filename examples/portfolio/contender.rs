@@ -66,14 +66,35 @@ impl Contender {
         }
     }
 
-    /// KubeAI's bound with this crate's key.
-    fn bound_in_requests() -> Self {
-        Self {
-            name: "prefix_hash_requests".to_owned(),
-            routing: Routing::Own(
+    /// Policies of this crate with other settings than their own defaults.
+    fn variants() -> impl Iterator<Item = Self> + Clone {
+        let variants = [
+            // KubeAI's bound with this crate's key.
+            (
+                "prefix_hash_requests",
                 json!({"name": "prefix_hash", "bound": "requests", "load_factor": 1.25}),
             ),
-        }
+            (
+                "prefix_hash_time",
+                json!({"name": "prefix_hash", "bound": "expected_time"}),
+            ),
+            (
+                "power_of_two_time",
+                json!({"name": "power_of_two", "load": "expected_time"}),
+            ),
+            (
+                "cache_aware_sglang",
+                json!({"name": "cache_aware", "preset": "sglang_router"}),
+            ),
+            (
+                "cache_aware_ray",
+                json!({"name": "cache_aware", "preset": "ray"}),
+            ),
+        ];
+        variants.into_iter().map(|(name, policy)| Self {
+            name: name.to_owned(),
+            routing: Routing::Own(policy),
+        })
     }
 
     /// `{…}` or `NAME={…}`.
@@ -112,9 +133,7 @@ fn named(word: &str) -> Result<Vec<Contender>, String> {
     let own = POLICIES
         .into_iter()
         .filter(|name| *name != "weighted_round_robin");
-    let own = own
-        .map(Contender::own)
-        .chain([Contender::bound_in_requests()]);
+    let own = own.map(Contender::own).chain(Contender::variants());
     let peers = PeerKind::ALL.into_iter().map(Contender::peer);
     let names: Vec<String> = own
         .clone()

@@ -159,3 +159,45 @@ fn an_endpoint_of_two_pools_has_one_load() {
     balancer.complete(&store, 0, held);
     balancer.complete(&store, 0, also_held);
 }
+
+#[test]
+fn paces_are_learned_for_whoever_reads_them_and_the_index_is_kept_for_whoever_asks_it() {
+    for (policy, paced, indexed) in [
+        (r#""prefix_hash", "bound": "expected_time""#, true, false),
+        (r#""power_of_two", "load": "expected_time""#, true, false),
+        (r#""expected_latency""#, true, true),
+        (r#""cache_aware""#, false, true),
+        (r#""prefix_hash""#, false, false),
+    ] {
+        let config = format!(r#"{{"policy": {{"name": {policy}}}, "endpoints": {TWO}}}"#);
+        let (mut balancer, store) = (balancer(&config, 1), MemoryStore::new());
+        let slow = balancer.endpoint(0, 1).unwrap().id();
+        assert_eq!(balancer.rates().is_some(), paced, "{policy}");
+        assert_eq!(balancer.reads_index(0), indexed, "{policy}");
+        for turn in 1..40 {
+            if let Some(rates) = balancer.rates() {
+                rates.first_token(slow, turn * 100, turn * 100_000);
+            }
+        }
+        let blocks = [11, 12, 13];
+        let belief = balancer.sent(&store, slow, &blocks);
+        balancer.correct(slow, &belief, 0, &Usage::default());
+        let ask = Ask {
+            blocks: &blocks,
+            ..ask(0)
+        };
+        let (decision, held) = balancer.pick(&store, 0, 1, ask).unwrap();
+        balancer.complete(&store, 0, held);
+        let [fast, slow] = decision.candidates[..] else {
+            panic!("{policy}: {:?}", decision.candidates);
+        };
+        assert_eq!(slow.pace != Pace::default(), paced, "{policy}");
+        assert_eq!(
+            slow.pace.prefill_us(1_000) > fast.pace.prefill_us(1_000),
+            paced,
+            "{policy}"
+        );
+        let known = (slow.matched_blocks, slow.given_blocks);
+        assert_eq!(known, if indexed { (3, 3) } else { (0, 0) }, "{policy}");
+    }
+}

@@ -25,6 +25,11 @@ pub const MAX_POINTS: u32 = 4_096;
 /// Most routing-key sources of one `consistent_hash` policy.
 pub const MAX_KEYS: usize = 8;
 
+/// Least blocks that `index.max_blocks` may name.
+pub const MIN_INDEX_BLOCKS: u32 = 1_024;
+/// Most blocks that `index.max_blocks` may name: 64 MiB a worker.
+pub const MAX_INDEX_BLOCKS: u32 = 1 << 22;
+
 /// Why a configuration was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -142,6 +147,8 @@ pub struct Config {
     pub pools: Vec<PoolConfig>,
     /// What the body scan keeps.
     pub scan: ScanOptions,
+    /// Blocks that the prefix index of a worker holds, if a policy asks it.
+    pub index_blocks: u32,
     /// How tokens are estimated.
     pub tokens: TokenEstimator,
     /// Most request bytes held back before a decision must be taken.
@@ -181,6 +188,7 @@ impl Config {
             endpoints,
             pools,
             prefix,
+            index,
             tokens,
             hold,
             scrape,
@@ -198,9 +206,14 @@ impl Config {
         } else {
             1_000_000
         };
-        let indexed = pools
-            .iter()
-            .any(|pool| pool.policy == PolicySpec::ExpectedLatency);
+        let indexed = pools.iter().any(|pool| pool.policy.reads_index());
+        let index_blocks = within(
+            "index.max_blocks",
+            index.max_blocks,
+            default_blocks(&pools),
+            MIN_INDEX_BLOCKS,
+            MAX_INDEX_BLOCKS,
+        )?;
         let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
         let tokens = TokenEstimator {
             bytes_per_token_milli: thousandths(
@@ -239,6 +252,7 @@ impl Config {
                 max_blocks: if indexed { crate::index::MAX_BLOCKS } else { 0 },
                 key_fields: fields,
             },
+            index_blocks,
             tokens,
             hold_max_bytes: u64::from(within(
                 "hold.max_bytes",
@@ -265,6 +279,15 @@ impl Config {
             },
         })
     }
+}
+
+/// 32,768 blocks an endpoint of the pools that ask the index, which are two million tokens, within
+/// 4 and 16 MiB a worker.
+fn default_blocks(pools: &[PoolConfig]) -> u32 {
+    let asking = pools.iter().filter(|pool| pool.policy.reads_index());
+    let endpoints: usize = asking.map(|pool| pool.pool.len()).sum();
+    let blocks = u32::try_from(endpoints).unwrap_or(u32::MAX);
+    blocks.saturating_mul(1 << 15).clamp(1 << 18, 1 << 20)
 }
 
 /// The path as far as it is known: a text that ends early or is no JSON at all ends it in `?`.
@@ -322,6 +345,8 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
+// Copies in every caller would make the module larger.
+#[inline(never)]
 fn whole(
     path: &str,
     value: Option<raw::Whole>,
@@ -342,6 +367,7 @@ fn whole(
 }
 
 /// A decimal figure kept as whole thousandths, so that decisions never depend on floating point.
+#[inline(never)]
 fn thousandths(
     path: &str,
     value: Option<f64>,

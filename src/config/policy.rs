@@ -1,7 +1,7 @@
 //! Policies of the configuration: which parameters go with which name, and where keys are found.
 
 use super::{ConfigError, KeySource, MAX_KEYS, MAX_POINTS, raw, thousandths, whole};
-use crate::policy::{LoadKind, Measure, PolicySpec};
+use crate::policy::{LoadKind, Measure, PolicySpec, Preset, Thresholds};
 
 pub(super) fn policy_of(
     path: &str,
@@ -13,6 +13,12 @@ pub(super) fn policy_of(
         Name::PowerOfTwo => &["load"],
         Name::ConsistentHash => &["keys", "points"],
         Name::PrefixHash => &["load_factor", "bound", "points"],
+        Name::CacheAware => &[
+            "preset",
+            "match_threshold",
+            "imbalance_requests",
+            "imbalance_ratio",
+        ],
         _ => &[],
     };
     if let Some(key) = raw.given().into_iter().find(|key| !allowed.contains(key)) {
@@ -34,12 +40,14 @@ pub(super) fn policy_of(
         Name::WeightedRoundRobin => PolicySpec::WeightedRoundRobin,
         Name::LeastRequest => PolicySpec::LeastRequest,
         Name::ExpectedLatency => PolicySpec::ExpectedLatency,
+        Name::CacheAware => PolicySpec::CacheAware(thresholds(path, &raw)?),
         Name::LeastOutstandingTokens => PolicySpec::LeastOutstandingTokens,
         Name::PowerOfTwo => PolicySpec::PowerOfTwo {
             load: match raw.load.unwrap_or(raw::LoadKind::Tokens) {
                 raw::LoadKind::Requests => LoadKind::Requests,
                 raw::LoadKind::Tokens => LoadKind::Tokens,
                 raw::LoadKind::Kv => LoadKind::Kv,
+                raw::LoadKind::ExpectedTime => LoadKind::ExpectedTime,
             },
         },
         Name::ConsistentHash => {
@@ -57,6 +65,7 @@ pub(super) fn policy_of(
             bound: match raw.bound.unwrap_or(raw::Measure::Tokens) {
                 raw::Measure::Requests => Measure::Requests,
                 raw::Measure::Tokens => Measure::Tokens,
+                raw::Measure::ExpectedTime => Measure::ExpectedTime,
             },
             points,
         },
@@ -64,6 +73,50 @@ pub(super) fn policy_of(
     Ok((spec, keys))
 }
 
+/// Those of the preset, but for what is given.
+fn thresholds(path: &str, raw: &raw::Policy) -> Result<Thresholds, ConfigError> {
+    let at = |key: &str| [path, key].join(".");
+    let preset = match raw.preset.as_deref() {
+        None | Some("vllm_router") => Preset::VllmRouter,
+        Some("sglang_router") => Preset::SglangRouter,
+        Some("ray") => Preset::Ray,
+        Some(other) => {
+            let problem = format!(
+                "unknown variant `{other}`, expected one of `vllm_router`, `sglang_router`, `ray`"
+            );
+            return Err(ConfigError::new(at("preset"), problem));
+        }
+    };
+    let mut thresholds = preset.thresholds();
+    let Thresholds {
+        match_permille,
+        imbalance_requests,
+        imbalance_ratio_permille,
+        ..
+    } = &mut thresholds;
+    *match_permille = thousandths(
+        &at("match_threshold"),
+        raw.match_threshold,
+        *match_permille,
+        0,
+        1_000,
+    )?;
+    if raw.imbalance_requests.is_some() {
+        let path = at("imbalance_requests");
+        *imbalance_requests = whole(&path, raw.imbalance_requests, 0, 0, 1_000_000)?;
+    }
+    *imbalance_ratio_permille = thousandths(
+        &at("imbalance_ratio"),
+        raw.imbalance_ratio,
+        *imbalance_ratio_permille,
+        1_000,
+        1_000_000,
+    )?;
+    Ok(thresholds)
+}
+
+// Called once; as a function of its own it makes the module larger.
+#[inline(always)]
 fn keys_of(
     path: &str,
     raw: Option<Vec<raw::Key>>,

@@ -47,6 +47,8 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) prefix: Prefix,
     #[serde(default)]
+    pub(super) index: Index,
+    #[serde(default)]
     pub(super) tokens: Tokens,
     #[serde(default)]
     pub(super) hold: Hold,
@@ -99,6 +101,7 @@ pub(super) enum PolicyName {
     ConsistentHash,
     PrefixHash,
     ExpectedLatency,
+    CacheAware,
 }
 
 impl PolicyName {
@@ -113,6 +116,7 @@ impl PolicyName {
             Self::ConsistentHash => "consistent_hash",
             Self::PrefixHash => "prefix_hash",
             Self::ExpectedLatency => "expected_latency",
+            Self::CacheAware => "cache_aware",
         }
     }
 }
@@ -128,6 +132,11 @@ pub(super) struct Policy {
     pub(super) load_factor: Option<f64>,
     pub(super) bound: Option<Measure>,
     pub(super) points: Option<Whole>,
+    /// Text: an enumeration would make the module 4 kB larger.
+    pub(super) preset: Option<String>,
+    pub(super) match_threshold: Option<f64>,
+    pub(super) imbalance_requests: Option<Whole>,
+    pub(super) imbalance_ratio: Option<f64>,
 }
 
 impl Default for Policy {
@@ -139,6 +148,10 @@ impl Default for Policy {
             load_factor: None,
             bound: None,
             points: None,
+            preset: None,
+            match_threshold: None,
+            imbalance_requests: None,
+            imbalance_ratio: None,
         }
     }
 }
@@ -152,6 +165,10 @@ impl Policy {
             ("load_factor", self.load_factor.is_some()),
             ("bound", self.bound.is_some()),
             ("points", self.points.is_some()),
+            ("preset", self.preset.is_some()),
+            ("match_threshold", self.match_threshold.is_some()),
+            ("imbalance_requests", self.imbalance_requests.is_some()),
+            ("imbalance_ratio", self.imbalance_ratio.is_some()),
         ]
         .into_iter()
         .filter_map(|(key, present)| present.then_some(key))
@@ -165,6 +182,7 @@ pub(super) enum LoadKind {
     Requests,
     Tokens,
     Kv,
+    ExpectedTime,
 }
 
 #[derive(serde::Deserialize, Clone, Copy)]
@@ -172,6 +190,7 @@ pub(super) enum LoadKind {
 pub(super) enum Measure {
     Requests,
     Tokens,
+    ExpectedTime,
 }
 
 #[derive(serde::Deserialize, Clone)]
@@ -186,6 +205,12 @@ pub(super) struct Key {
 #[serde(deny_unknown_fields)]
 pub(super) struct Prefix {
     pub(super) bytes: Option<Whole>,
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Index {
+    pub(super) max_blocks: Option<Whole>,
 }
 
 #[derive(serde::Deserialize, Default)]

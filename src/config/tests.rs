@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::endpoint::Endpoint;
-use crate::policy::{LoadKind, Measure};
+use crate::policy::{LoadKind, Measure, Preset, Thresholds};
 
 const ONE: &str = r#""endpoints": [{"address": "10.0.0.1:8000"}]"#;
 
@@ -134,6 +134,7 @@ fn everything_that_can_be_said() {
              "policy": {"name": "prefix_hash", "load_factor": 1.5, "bound": "requests", "points": 9}}
           ],
           "prefix": {"bytes": 2048},
+          "index": {"max_blocks": 5000},
           "tokens": {"bytes_per_token": 3.25, "output_tokens": 100, "image_tokens": 0},
           "hold": {"max_bytes": 65536, "watchdog_ms": 50},
           "scrape": {"cluster": "c", "path": "/m", "interval_ms": 500, "timeout_ms": 400, "stale_after_ms": 600},
@@ -144,6 +145,7 @@ fn everything_that_can_be_said() {
     .unwrap();
     assert_eq!(config.steering, SteeringMode::OverrideHost);
     assert_eq!(config.scan.prefix_bytes, 2_048);
+    assert_eq!(config.index_blocks, 5_000);
     assert_eq!(config.scan.key_fields, ["user", "metadata.session"]);
     assert_eq!(config.tokens.bytes_per_token_milli, 3_250);
     assert_eq!(config.tokens.output_tokens, 100);
@@ -187,6 +189,90 @@ fn everything_that_can_be_said() {
             load_factor_permille: 1_500,
             bound: Measure::Requests,
             points: 9
+        }
+    );
+}
+
+#[test]
+fn the_index_grows_with_the_pools_that_ask_it() {
+    let blocks = |asking: usize, others: usize| {
+        let endpoints = |net: usize, count: usize| -> Vec<String> {
+            let address = |host| format!(r#"{{"address": "10.{net}.{}.1:80"}}"#, host);
+            (0..count).map(address).collect()
+        };
+        let (asking, others) = (
+            endpoints(1, asking).join(","),
+            endpoints(2, others).join(","),
+        );
+        let json = format!(
+            r#"{{"pools": [
+                {{"name": "a", "policy": {{"name": "expected_latency"}}, "endpoints": [{asking}]}},
+                {{"name": "b", "models": ["b"], "endpoints": [{others}]}}]}}"#
+        );
+        parse(&json).unwrap().index_blocks
+    };
+    assert_eq!(
+        [blocks(1, 9), blocks(8, 1), blocks(9, 200)],
+        [262_144, 262_144, 294_912]
+    );
+    assert_eq!([blocks(32, 1), blocks(200, 1)], [1_048_576, 1_048_576]);
+}
+
+#[test]
+fn a_preset_is_the_default_of_each_threshold() {
+    let thresholds = |settings: &str| {
+        let text = format!(
+            r#"{{"policy": {{"name": "cache_aware"{settings}}}, "endpoints": [{{"address": "10.0.0.1:80"}}]}}"#
+        );
+        let config = Config::parse(text.as_bytes()).unwrap();
+        assert_eq!(config.scan.max_blocks, crate::index::MAX_BLOCKS);
+        match config.pools[0].policy {
+            PolicySpec::CacheAware(thresholds) => thresholds,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (vllm, ray) = (Preset::VllmRouter.thresholds(), Preset::Ray.thresholds());
+    assert_eq!(thresholds(""), vllm);
+    assert_eq!(thresholds(r#", "preset": "vllm_router""#), vllm);
+    let sglang = Preset::SglangRouter;
+    assert_eq!(
+        thresholds(r#", "preset": "sglang_router""#),
+        sglang.thresholds()
+    );
+    assert_eq!(thresholds(r#", "preset": "ray""#), ray);
+    assert_eq!(
+        thresholds(r#", "preset": "ray", "imbalance_requests": 0, "match_threshold": 0.25"#),
+        Thresholds {
+            imbalance_requests: 0,
+            match_permille: 250,
+            ..ray
+        }
+    );
+    assert_eq!(
+        thresholds(r#", "imbalance_ratio": 2"#).imbalance_ratio_permille,
+        2_000
+    );
+}
+
+#[test]
+fn loads_and_bounds_may_be_in_time() {
+    let policy = |policy: &str| {
+        let text =
+            format!(r#"{{"policy": {policy}, "endpoints": [{{"address": "10.0.0.1:80"}}]}}"#);
+        Config::parse(text.as_bytes()).unwrap().pools[0].policy
+    };
+    assert_eq!(
+        policy(r#"{"name": "power_of_two", "load": "expected_time"}"#),
+        PolicySpec::PowerOfTwo {
+            load: LoadKind::ExpectedTime
+        }
+    );
+    assert_eq!(
+        policy(r#"{"name": "prefix_hash", "bound": "expected_time"}"#),
+        PolicySpec::PrefixHash {
+            load_factor_permille: 1_250,
+            bound: Measure::ExpectedTime,
+            points: 128
         }
     );
 }
@@ -266,7 +352,7 @@ fn errors_of_notation() {
         ("nonsense", ".: expected ident at line 1 column 2"),
         (
             "[]",
-            ".: invalid length 1, expected struct Config with 10 elements at line 1 column 2",
+            ".: invalid length 1, expected struct Config with 11 elements at line 1 column 2",
         ),
         (
             r#"{"endpoints": [{"address": "10.0.0.1:1"}]} x"#,
@@ -286,7 +372,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `tokens`, `hold`, `scrape`, `explain`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `explain`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,
@@ -312,7 +398,7 @@ fn errors_of_types_and_names() {
         ),
         (
             r#""policy": {"name": "fastest"}"#,
-            "policy.name: unknown variant `fastest`, expected one of `round_robin`, `random`, `weighted_round_robin`, `least_request`, `least_outstanding_tokens`, `power_of_two`, `consistent_hash`, `prefix_hash`, `expected_latency` at line 1 column 74",
+            "policy.name: unknown variant `fastest`, expected one of `round_robin`, `random`, `weighted_round_robin`, `least_request`, `least_outstanding_tokens`, `power_of_two`, `consistent_hash`, `prefix_hash`, `expected_latency`, `cache_aware` at line 1 column 74",
         ),
         (
             r#""policy": {"load": "kv"}"#,
@@ -320,11 +406,11 @@ fn errors_of_types_and_names() {
         ),
         (
             r#""policy": {"name": "power_of_two", "load": "gpu"}"#,
-            "policy.load: unknown variant `gpu`, expected one of `requests`, `tokens`, `kv` at line 1 column 94",
+            "policy.load: unknown variant `gpu`, expected one of `requests`, `tokens`, `kv`, `expected_time` at line 1 column 94",
         ),
         (
             r#""policy": {"name": "prefix_hash", "bound": "kv"}"#,
-            "policy.bound: unknown variant `kv`, expected `requests` or `tokens` at line 1 column 93",
+            "policy.bound: unknown variant `kv`, expected one of `requests`, `tokens`, `expected_time` at line 1 column 93",
         ),
         (
             r#""hold": {"watchdog_ms": "250"}"#,
@@ -357,6 +443,10 @@ fn errors_of_ranges_name_the_range() {
             "prefix.bytes: must be between 1 and 1048576, not 0",
         ),
         (
+            r#""index": {"max_blocks": 4194305}"#,
+            "index.max_blocks: must be between 1024 and 4194304, not 4194305",
+        ),
+        (
             r#""tokens": {"bytes_per_token": 0.05}"#,
             "tokens.bytes_per_token: must be between 0.1 and 100, not 0.05",
         ),
@@ -384,6 +474,18 @@ fn errors_of_ranges_name_the_range() {
             r#""policy": {"name": "prefix_hash", "points": 4097}"#,
             "policy.points: must be between 1 and 4096, not 4097",
         ),
+        (
+            r#""policy": {"name": "cache_aware", "match_threshold": 1.1}"#,
+            "policy.match_threshold: must be between 0 and 1, not 1.1",
+        ),
+        (
+            r#""policy": {"name": "cache_aware", "imbalance_ratio": 0.5}"#,
+            "policy.imbalance_ratio: must be between 1 and 1000, not 0.5",
+        ),
+        (
+            r#""policy": {"name": "cache_aware", "preset": "ray", "imbalance_requests": 1000001}"#,
+            "policy.imbalance_requests: must be between 0 and 1000000, not 1000001",
+        ),
     ]);
 }
 
@@ -405,6 +507,14 @@ fn errors_of_policy_parameters() {
         (
             r#""policy": {"name": "prefix_hash", "load": "kv"}"#,
             "policy.load: `prefix_hash` has no such parameter; it takes `load_factor`, `bound`, `points`",
+        ),
+        (
+            r#""policy": {"name": "prefix_hash", "preset": "ray"}"#,
+            "policy.preset: `prefix_hash` has no such parameter; it takes `load_factor`, `bound`, `points`",
+        ),
+        (
+            r#""policy": {"name": "cache_aware", "bound": "tokens"}"#,
+            "policy.bound: `cache_aware` has no such parameter; it takes `preset`, `match_threshold`, `imbalance_requests`, `imbalance_ratio`",
         ),
         (
             r#""policy": {"name": "consistent_hash"}"#,

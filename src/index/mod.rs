@@ -6,7 +6,8 @@
 //! engine gives a block up can be learned: whenever an engine reports fewer cached tokens than were
 //! expected, the first block that it missed was too old ([`PrefixIndex::correct`]).
 //!
-//! Memory is fixed, whatever comes: a set-associative table that gives up what was used longest ago.
+//! Memory is fixed from the first block on, whatever comes: a set-associative table that gives up what
+//! was used longest ago.
 
 mod log;
 mod table;
@@ -22,11 +23,16 @@ use crate::state::Store;
 pub const BLOCK_BYTES: u32 = 256;
 /// Most blocks of a prompt: 131,072 tokens.
 pub const MAX_BLOCKS: u32 = 2_048;
-/// Blocks that a worker's index holds, over all endpoints: 4 MiB.
-pub const INDEX_BLOCKS: u32 = 1 << 18;
+
+/// Blocks whose places in memory are asked for together.
+const FETCHED: usize = 32;
 
 /// Age that no engine's cache is taken to be below, in blocks.
 const LEAST_CAPACITY_BLOCKS: u32 = 16;
+
+/// Count of blocks given to an endpoint at which all counts are halved: four million tokens, a few times
+/// what an engine's cache holds.
+const GIVEN_BLOCKS: u32 = 1 << 16;
 
 /// What is known about one endpoint's cache.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +43,8 @@ struct Cache {
     capacity_blocks: u32,
     /// Clock at the last restart; what is older is gone.
     born: u32,
+    /// Blocks that it was given since then, each once.
+    given_blocks: u32,
 }
 
 impl Default for Cache {
@@ -45,6 +53,7 @@ impl Default for Cache {
             clock: 0,
             capacity_blocks: u32::MAX,
             born: 0,
+            given_blocks: 0,
         }
     }
 }
@@ -80,7 +89,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Bytes that the table takes, now and ever.
+    /// Bytes that the table takes: none before the first block, then always the same.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }
@@ -98,6 +107,17 @@ impl PrefixIndex {
             stamp.is_some_and(|stamp| cache.holds(stamp))
         };
         u32::try_from(chain.partition_point(held)).unwrap_or(u32::MAX)
+    }
+
+    /// Blocks that were new to the endpoint when they were sent there, since it started: a measure of what
+    /// fills its cache. All endpoints' counts are halved together when one is large, so that who has come
+    /// late catches up.
+    ///
+    /// The age at which its engine gives blocks up has no part in what is counted: that is a guess, and
+    /// whoever is taken to hold the least would be given everything for ever.
+    pub fn given_blocks(&self, endpoint: EndpointId) -> u32 {
+        let given = self.caches.get(&endpoint).map(|cache| cache.given_blocks);
+        given.unwrap_or(0)
     }
 
     /// The endpoint computes `chain`, or finds it: from now on it holds all of it.
@@ -119,10 +139,24 @@ impl PrefixIndex {
         let fresh = length.saturating_sub(belief.blocks);
         let passed = fresh.saturating_add(overtaken(&belief, cache.capacity_blocks));
         cache.clock = cache.clock.wrapping_add(passed);
+        cache.given_blocks = cache.given_blocks.saturating_add(fresh);
+        let full = cache.given_blocks >= GIVEN_BLOCKS;
         // Tail first, so that the head is the youngest, here as in the engine.
-        for (block, depth) in chain.iter().zip(0..length).rev() {
-            let stamp = cache.clock.wrapping_sub(depth);
-            self.table.put(tag(endpoint, *block), stamp);
+        for (blocks, last) in chain
+            .rchunks(FETCHED)
+            .zip((0..length).rev().step_by(FETCHED))
+        {
+            let tags = blocks.iter().rev().map(|block| tag(endpoint, *block));
+            self.table.fetch(tags.clone());
+            for (tag, back) in tags.zip(0..) {
+                let depth = last.wrapping_sub(back);
+                self.table.put(tag, cache.clock.wrapping_sub(depth));
+            }
+        }
+        if full {
+            for cache in self.caches.values_mut() {
+                cache.given_blocks /= 2;
+            }
         }
         belief
     }
@@ -159,6 +193,7 @@ impl PrefixIndex {
         if let Some(cache) = self.caches.get_mut(&endpoint) {
             cache.clock = cache.clock.wrapping_add(1);
             cache.born = cache.clock;
+            cache.given_blocks = 0;
         }
     }
 }

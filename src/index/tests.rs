@@ -36,6 +36,31 @@ fn a_restarted_endpoint_holds_nothing_of_before() {
     assert_eq!(index.matched_blocks(A, &chain(1, 5)), 5);
 }
 
+#[test]
+fn what_an_endpoint_was_given_counts_what_was_new_to_it_and_ages() {
+    let mut index = PrefixIndex::new(1_000);
+    assert_eq!(index.given_blocks(A), 0);
+    index.insert(A, &chain(1, 5));
+    index.insert(A, &chain(1, 9));
+    index.insert(A, &chain(2, 4));
+    index.insert(B, &chain(1, 5));
+    assert_eq!((index.given_blocks(A), index.given_blocks(B)), (13, 5));
+    // A guess at what its engine has given up changes nothing.
+    let belief = index.insert(A, &chain(1, 9));
+    index.correct(A, &belief, 0);
+    assert_eq!(index.given_blocks(A), 13);
+    index.forget(A);
+    assert_eq!((index.given_blocks(A), index.given_blocks(B)), (0, 5));
+    index.insert(A, &chain(1, 1_000));
+    for root in 10..10 + 64 {
+        index.insert(B, &chain(root, 1_024));
+    }
+    assert_eq!(
+        (index.given_blocks(A), index.given_blocks(B)),
+        (500, 32_770)
+    );
+}
+
 /// An engine whose cache is smaller than what is sent to it, and a client that comes back late: the
 /// index learns when the engine gives blocks up, and no longer believes in older ones.
 #[test]
@@ -84,6 +109,11 @@ fn an_engine_that_keeps_more_than_was_thought_is_believed_again() {
 #[test]
 fn memory_is_the_same_whatever_comes() {
     let mut index = PrefixIndex::new(1_024);
+    // A VM that never picks has no need of it.
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 0);
+    index.forget(A);
+    assert_eq!(index.bytes(), 0);
+    index.insert(B, &chain(1, 1));
     let bytes = index.bytes();
     assert_eq!(bytes, 16 * 1_024);
     let mut random = Random::new(1);

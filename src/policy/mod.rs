@@ -4,6 +4,7 @@
 //! own: what must be remembered between picks (whose turn it is, who carries what) lives in the
 //! ledger, so that all workers of an Envoy agree and a pick can be replayed.
 
+mod cache_aware;
 mod consistent_hash;
 mod expected_latency;
 mod least_outstanding_tokens;
@@ -11,12 +12,14 @@ mod least_request;
 mod order;
 mod power_of_two;
 mod prefix_hash;
+mod queue_time;
 mod random;
 mod ring;
 mod round_robin;
 mod spec;
 mod weighted_round_robin;
 
+pub use cache_aware::{CacheAware, Preset, Thresholds};
 pub use consistent_hash::ConsistentHash;
 pub use expected_latency::ExpectedLatency;
 pub use least_outstanding_tokens::LeastOutstandingTokens;
@@ -99,7 +102,9 @@ pub struct Candidate {
     pub matched_blocks: u32,
     /// The same in tokens, at most the whole prompt.
     pub matched_tokens: u64,
-    /// How fast it has shown itself to be.
+    /// Different blocks that it was given, of any prompts; 0 unless the policy reads the index.
+    pub given_blocks: u32,
+    /// How fast it has shown itself to be; the default unless the policy reads paces.
     pub pace: Pace,
 }
 
@@ -153,6 +158,12 @@ pub enum Reason {
     Fastest,
     /// Several are about as good, and the ring decided among them.
     NearTie,
+    /// It holds the longest beginning of the prompt.
+    LongestMatch,
+    /// Nobody holds enough of the prompt.
+    NoMatch,
+    /// Load is out of balance, so that it decided alone.
+    Imbalanced,
 }
 
 /// A policy's answer: indices into the pool, best first, without repetition.
@@ -164,8 +175,8 @@ pub struct Ranking {
     pub reason: Reason,
     /// Bound that the first one was held against, in the policy's unit; 0 if it has none.
     pub bound: u64,
-    /// What each candidate would cost, in their order and in microseconds; empty if the policy counts
-    /// no costs.
+    /// What each candidate would cost, or how long its queue is where that is bounded, in their order
+    /// and in microseconds; empty if the policy counts neither.
     pub costs_us: Vec<u64>,
 }
 
@@ -183,6 +194,11 @@ pub trait Policy: Send + Sync {
     /// Whether the prefix index is asked what the candidates hold.
     fn reads_index(&self) -> bool {
         false
+    }
+
+    /// Whether it is told how fast the candidates are.
+    fn reads_pace(&self) -> bool {
+        self.reads_index()
     }
 
     /// Ranks the candidates of `view`. `None` only if there are none.

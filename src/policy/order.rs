@@ -14,12 +14,14 @@ pub(super) fn per_capacity(a: &Candidate, b: &Candidate, load: impl Fn(&Load) ->
 }
 
 /// Requests per capacity, then tokens per capacity.
+#[inline(never)]
 pub(super) fn by_requests(a: &Candidate, b: &Candidate) -> Ordering {
     per_capacity(a, b, |load| u64::from(load.requests))
         .then_with(|| per_capacity(a, b, Load::tokens))
 }
 
 /// Tokens per capacity, then requests per capacity.
+#[inline(never)]
 pub(super) fn by_tokens(a: &Candidate, b: &Candidate) -> Ordering {
     per_capacity(a, b, Load::tokens)
         .then_with(|| per_capacity(a, b, |load| u64::from(load.requests)))
@@ -46,8 +48,19 @@ pub(super) fn fill(
     random: &mut Random,
     order: impl Fn(&Candidate, &Candidate) -> Ordering,
 ) {
+    fill_by(ranked, candidates, random, &order);
+}
+
+/// Not generic: the module would hold it once for each order.
+#[inline(never)]
+fn fill_by(
+    ranked: &mut Vec<u32>,
+    candidates: &[Candidate],
+    random: &mut Random,
+    order: &dyn Fn(&Candidate, &Candidate) -> Ordering,
+) {
     while ranked.len() < RANKED {
-        let Some(best) = best_of(candidates, ranked, random, &order) else {
+        let Some(best) = best_of(candidates, ranked, random, order) else {
             return;
         };
         ranked.push(best);
@@ -58,7 +71,7 @@ fn best_of(
     candidates: &[Candidate],
     taken: &[u32],
     random: &mut Random,
-    order: impl Fn(&Candidate, &Candidate) -> Ordering,
+    order: &dyn Fn(&Candidate, &Candidate) -> Ordering,
 ) -> Option<u32> {
     let mut best: Option<&Candidate> = None;
     let mut tied: u64 = 0;

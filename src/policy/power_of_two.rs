@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use super::order::{Random, by_requests, by_tokens, fill, rank_by};
+use super::queue_time::QueueTime;
 use super::{Candidate, LoadKind, Policy, Ranking, Reason, View};
 
 /// Draws two distinct candidates, each as likely as any other, and takes the one that carries less.
@@ -18,18 +19,13 @@ impl PowerOfTwo {
     pub fn new(load: LoadKind) -> Self {
         Self { load }
     }
+}
 
-    fn order(&self, a: &Candidate, b: &Candidate) -> Ordering {
-        match self.load {
-            LoadKind::Requests => by_requests(a, b),
-            LoadKind::Tokens => by_tokens(a, b),
-            // A share of the endpoint's own cache: the capacity is in it already.
-            LoadKind::Kv => a
-                .kv_usage_permille
-                .cmp(&b.kv_usage_permille)
-                .then_with(|| by_requests(a, b)),
-        }
-    }
+/// A share of the endpoint's own cache: the capacity is in it already.
+fn by_kv(a: &Candidate, b: &Candidate) -> Ordering {
+    a.kv_usage_permille
+        .cmp(&b.kv_usage_permille)
+        .then_with(|| by_requests(a, b))
 }
 
 /// Two distinct candidates, or the only one.
@@ -55,7 +51,11 @@ impl Policy for PowerOfTwo {
     }
 
     fn reads_body(&self) -> bool {
-        self.load == LoadKind::Tokens
+        matches!(self.load, LoadKind::Tokens | LoadKind::ExpectedTime)
+    }
+
+    fn reads_pace(&self) -> bool {
+        self.load == LoadKind::ExpectedTime
     }
 
     fn rank(&self, view: &View<'_>) -> Option<Ranking> {
@@ -66,7 +66,15 @@ impl Policy for PowerOfTwo {
         } else {
             Reason::LeastLoaded
         };
-        let mut endpoints = rank_by(&drawn, &mut random, |a, b| self.order(a, b));
+        let mut endpoints = match self.load {
+            LoadKind::Requests => rank_by(&drawn, &mut random, by_requests),
+            LoadKind::Tokens => rank_by(&drawn, &mut random, by_tokens),
+            LoadKind::Kv => rank_by(&drawn, &mut random, by_kv),
+            LoadKind::ExpectedTime => {
+                let queue = QueueTime::new(view);
+                rank_by(&drawn, &mut random, |a, b| queue.order(a, b))
+            }
+        };
         fill(&mut endpoints, view.candidates, &mut random, |_, _| {
             Ordering::Equal
         });

@@ -1,7 +1,8 @@
 //! `prefix_hash`: consistent hashing with bounded loads (CHWBL) on the routing key.
 
 use super::order::{Random, by_requests, by_tokens, rank_by};
-use super::{Candidate, Measure, Policy, RANKED, Ranking, Reason, Ring, View};
+use super::queue_time::QueueTime;
+use super::{Candidate, Load, Measure, Policy, RANKED, Ranking, Reason, Ring, View};
 use crate::endpoint::Pool;
 
 /// Load factors above this (a thousand times the fair share) mean no bound at all.
@@ -14,9 +15,15 @@ const MAX_LOAD_FACTOR_PERMILLE: u32 = 1_000_000;
 /// In requests this is the most that the endpoint carries afterwards; in tokens the one request that
 /// reaches the bound may pass it by its own cost, or no large request would ever fit.
 ///
+/// In time, capacities are the speeds that endpoints have shown, and `total` and `cost` take the time
+/// that they would take there: the bound of all is how long everything would take if it were shared by
+/// speed, times the load factor.
+///
 /// With a load factor of at least 1 somebody always may. Were every load at or above its bound, then
 /// `total = Σ load ≥ Σ bound ≥ load_factor × (total + cost) × Σ capacity / capacities
-/// = load_factor × (total + cost) ≥ total + 1`, a contradiction. Smaller factors count as 1.
+/// = load_factor × (total + cost) ≥ total + 1`, a contradiction. Smaller factors count as 1. In time
+/// this holds while one endpoint is as many times faster than another at everything; else all may be
+/// above, and the ring alone decides.
 pub fn bound(
     load_factor_permille: u32,
     capacity: u64,
@@ -40,7 +47,7 @@ pub fn bound(
 ///
 /// The retries are the next ones clockwise within their bounds, then those beyond, so that a prefix
 /// that has to move always moves to the same place. A request without a key goes where the least is
-/// under way, in the unit of the bound, per weight.
+/// under way, in the unit of the bound, per weight; in time, where it would be through first.
 #[derive(Clone, Debug)]
 pub struct PrefixHash {
     ring: Ring,
@@ -63,6 +70,10 @@ impl PrefixHash {
         let endpoints = match self.measure {
             Measure::Requests => rank_by(view.candidates, &mut random, by_requests),
             Measure::Tokens => rank_by(view.candidates, &mut random, by_tokens),
+            Measure::ExpectedTime => {
+                let queue = QueueTime::new(view);
+                rank_by(view.candidates, &mut random, |a, b| queue.order(a, b))
+            }
         };
         (!endpoints.is_empty()).then_some(Ranking {
             endpoints,
@@ -101,7 +112,7 @@ impl PrefixHash {
                 Reason::Overflow
             },
             bound: find(view.candidates, first).map_or(0, |candidate| bounds.of(candidate)),
-            costs_us: Vec::new(),
+            costs_us: bounds.queues_us(view.candidates),
             endpoints: within,
         })
     }
@@ -110,43 +121,90 @@ impl PrefixHash {
 /// What the bounds of one pick are computed from.
 struct Bounds {
     load_factor_permille: u32,
-    measure: Measure,
+    unit: Unit,
     capacities: u64,
-    total: u128,
-    cost: u64,
+}
+
+/// The unit of the bounds, with what all candidates carry and what the request adds.
+enum Unit {
+    Count {
+        measure: fn(&Load) -> u64,
+        total: u128,
+        cost: u64,
+    },
+    Time(QueueTime),
+}
+
+impl Unit {
+    fn new(measure: Measure, view: &View<'_>) -> Self {
+        let measure: fn(&Load) -> u64 = match measure {
+            Measure::Requests => |load| u64::from(load.requests),
+            Measure::Tokens => Load::tokens,
+            Measure::ExpectedTime => return Self::Time(QueueTime::new(view)),
+        };
+        let loads = view.candidates.iter();
+        let loads = loads.map(|candidate| u128::from(measure(&candidate.load)));
+        Self::Count {
+            measure,
+            total: loads.fold(0, u128::saturating_add),
+            cost: measure(&view.cost),
+        }
+    }
+
+    fn load(&self, candidate: &Candidate) -> u64 {
+        match self {
+            Self::Count { measure, .. } => measure(&candidate.load),
+            Self::Time(queue) => queue.queue_us(candidate),
+        }
+    }
+
+    /// As configured, or as the endpoint has shown.
+    fn capacity(&self, candidate: &Candidate) -> u64 {
+        match self {
+            Self::Count { .. } => candidate.capacity(),
+            Self::Time(queue) => queue.speed(candidate),
+        }
+    }
 }
 
 impl Bounds {
     fn new(policy: &PrefixHash, view: &View<'_>) -> Self {
-        let measure = policy.measure;
-        let loads = view
-            .candidates
-            .iter()
-            .map(|candidate| u128::from(measure.of(&candidate.load)));
+        let unit = Unit::new(policy.measure, view);
+        let capacities = view.candidates.iter().map(|one| unit.capacity(one));
         Self {
             load_factor_permille: policy.load_factor_permille,
-            measure,
-            capacities: view
-                .candidates
-                .iter()
-                .fold(0, |sum, candidate| sum.saturating_add(candidate.capacity())),
-            total: loads.fold(0, u128::saturating_add),
-            cost: measure.of(&view.cost),
+            capacities: capacities.fold(0, u64::saturating_add),
+            unit,
         }
     }
 
     fn of(&self, candidate: &Candidate) -> u64 {
+        let (total, cost) = match &self.unit {
+            Unit::Count { total, cost, .. } => (*total, *cost),
+            // The same work takes another time on another endpoint.
+            Unit::Time(queue) => (
+                u128::from(queue.total_us(candidate)),
+                queue.own_us(candidate),
+            ),
+        };
         bound(
             self.load_factor_permille,
-            candidate.capacity(),
+            self.unit.capacity(candidate),
             self.capacities,
-            self.total,
-            self.cost,
+            total,
+            cost,
         )
     }
 
     fn fits(&self, candidate: &Candidate) -> bool {
-        self.measure.of(&candidate.load) < self.of(candidate)
+        self.unit.load(candidate) < self.of(candidate)
+    }
+
+    fn queues_us(&self, candidates: &[Candidate]) -> Vec<u64> {
+        match &self.unit {
+            Unit::Count { .. } => Vec::new(),
+            Unit::Time(queue) => candidates.iter().map(|one| queue.queue_us(one)).collect(),
+        }
     }
 }
 
@@ -165,6 +223,10 @@ impl Policy for PrefixHash {
 
     fn reads_body(&self) -> bool {
         true
+    }
+
+    fn reads_pace(&self) -> bool {
+        self.measure == Measure::ExpectedTime
     }
 
     fn rank(&self, view: &View<'_>) -> Option<Ranking> {

@@ -1,8 +1,8 @@
 //! Which policy, with which settings; and how it is built for a pool.
 
 use super::{
-    ConsistentHash, ExpectedLatency, LeastOutstandingTokens, LeastRequest, Load, Policy,
-    PowerOfTwo, PrefixHash, RandomPick, RoundRobin, WeightedRoundRobin,
+    CacheAware, ConsistentHash, ExpectedLatency, LeastOutstandingTokens, LeastRequest, Policy,
+    PowerOfTwo, PrefixHash, RandomPick, RoundRobin, Thresholds, WeightedRoundRobin,
 };
 use crate::endpoint::Pool;
 
@@ -16,6 +16,8 @@ pub enum LoadKind {
     Tokens,
     /// Share of the KV cache in use; requests per capacity where that is equal or unknown.
     Kv,
+    /// When the request would be through: the queue in time, with the request itself.
+    ExpectedTime,
 }
 
 /// The unit in which `prefix_hash` bounds an endpoint.
@@ -26,16 +28,8 @@ pub enum Measure {
     /// Outstanding prefill and decode tokens.
     #[default]
     Tokens,
-}
-
-impl Measure {
-    /// `load` in this unit.
-    pub fn of(self, load: &Load) -> u64 {
-        match self {
-            Self::Requests => u64::from(load.requests),
-            Self::Tokens => load.tokens(),
-        }
-    }
+    /// Time that the endpoint needs for what is queued there, as fast as it has shown itself to be.
+    ExpectedTime,
 }
 
 /// A policy and its settings, as configured.
@@ -63,6 +57,8 @@ pub enum PolicySpec {
     },
     /// Where the first token is expected soonest, all things considered.
     ExpectedLatency,
+    /// The longest match while load is in balance, and load alone while it is not.
+    CacheAware(Thresholds),
     /// The first endpoint clockwise from the key that is within its bound.
     PrefixHash {
         /// How far above its fair share an endpoint may be, in thousandths: 1250 is a quarter above.
@@ -72,6 +68,13 @@ pub enum PolicySpec {
         /// Ring points of every endpoint.
         points: u32,
     },
+}
+
+impl PolicySpec {
+    /// Whether the prefix index is asked, so that bodies are hashed in blocks.
+    pub fn reads_index(&self) -> bool {
+        matches!(self, Self::ExpectedLatency | Self::CacheAware(_))
+    }
 }
 
 /// Builds the policy for `pool`. The views it is asked to rank must be of that same pool.
@@ -85,6 +88,7 @@ pub fn build(spec: &PolicySpec, pool: &Pool) -> Box<dyn Policy> {
         PolicySpec::PowerOfTwo { load } => Box::new(PowerOfTwo::new(load)),
         PolicySpec::ConsistentHash { points } => Box::new(ConsistentHash::new(pool, points)),
         PolicySpec::ExpectedLatency => Box::new(ExpectedLatency::new(pool)),
+        PolicySpec::CacheAware(thresholds) => Box::new(CacheAware::new(thresholds)),
         PolicySpec::PrefixHash {
             load_factor_permille,
             bound,

@@ -50,19 +50,27 @@ impl PromptDigest {
 ///
 /// Model and prefix are joined with the length of the model, so that no two pairs run together.
 pub fn routing_key(model: Option<&str>, digest: &PromptDigest) -> Option<u64> {
-    digest.routing.map(|routing| with_model(model, routing))
+    digest.routing.map(|routing| joined(&under(model), routing))
 }
 
-/// One of [`PromptDigest::blocks`] under a model or adapter, which never share a cache.
-pub fn block_key(model: Option<&str>, block: u64) -> u64 {
-    with_model(model, block)
+/// [`PromptDigest::blocks`] under a model or adapter, which never share a cache.
+///
+/// The model is hashed once: a long prompt has thousands of blocks.
+pub fn block_keys(model: Option<&str>, blocks: &[u64]) -> Vec<u64> {
+    let under = under(model);
+    blocks.iter().map(|block| joined(&under, *block)).collect()
 }
 
-fn with_model(model: Option<&str>, hash: u64) -> u64 {
-    let mut joined = Xxh64::new(u64::from(model.is_some()));
+fn under(model: Option<&str>) -> Xxh64 {
+    let mut under = Xxh64::new(u64::from(model.is_some()));
     let name = model.unwrap_or_default().as_bytes();
-    joined.update(&(name.len() as u64).to_le_bytes());
-    joined.update(name);
+    under.update(&(name.len() as u64).to_le_bytes());
+    under.update(name);
+    under
+}
+
+fn joined(under: &Xxh64, hash: u64) -> u64 {
+    let mut joined = under.clone();
     joined.update(&hash.to_le_bytes());
     joined.digest()
 }

@@ -1,7 +1,7 @@
 //! Cases of request bodies.
 
 use super::*;
-use crate::prefix::{block_key, routing_key};
+use crate::prefix::{block_keys, routing_key};
 
 const OPTIONS: ScanOptions = ScanOptions {
     prefix_bytes: 64,
@@ -668,7 +668,10 @@ fn h13_salt_images_and_models_separate_prefixes() {
         routing_key(Some("base"), &plain),
         routing_key(Some("lora"), &plain)
     );
-    assert_ne!(block_key(Some("base"), 7), block_key(Some("lora"), 7));
+    assert_ne!(
+        block_keys(Some("base"), &[7]),
+        block_keys(Some("lora"), &[7])
+    );
 }
 
 #[test]
@@ -713,12 +716,8 @@ fn hashes_stay_what_they_are() {
         Some(11_818_347_583_089_358_205)
     );
     assert_eq!(
-        request
-            .prompt
-            .blocks
-            .last()
-            .map(|&block| block_key(model, block)),
-        Some(2_486_538_499_136_644_035)
+        block_keys(model, &request.prompt.blocks).last(),
+        Some(&2_486_538_499_136_644_035)
     );
     assert_eq!(
         completion("[1, 2, 3, 4, 5]").routing,

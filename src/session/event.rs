@@ -76,7 +76,7 @@ pub struct Effects {
     pub steer: Option<Steer>,
     /// Response header to set: the explanation.
     pub response_header: Option<String>,
-    /// Access-log field to set: the explanation.
+    /// Access-log field to set: the decision's account, from which it can be taken again.
     pub log_field: Option<String>,
     /// What is to be counted.
     pub events: Vec<Event>,

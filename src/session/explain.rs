@@ -1,4 +1,4 @@
-//! A Decision in one line, for the debug header and the access log.
+//! A Decision in one line for people: the debug header. What replays it is [`crate::account`].
 
 use std::fmt::Write;
 
@@ -10,7 +10,8 @@ const LISTED: usize = 32;
 
 /// `policy=…;reason=…;pool=…;endpoint=…;ranked=…|…;sequence=…;key=…;cost=PREFILL+DECODE;bound=…;
 /// loads=[…];costs=[…]` without the space, each load as `IP:port REQUESTS/PREFILL/DECODE`. Of a policy
-/// that counts costs, each candidate's follows as `MATCHED_TOKENS/COST_US`, in the order of the loads.
+/// that counts costs, or bounds queues in time, each candidate's follows as `MATCHED_TOKENS/COST_US`, in
+/// the order of the loads.
 pub(super) fn line(balancer: &Balancer, decision: &Decision) -> String {
     let name = |index: u32| {
         balancer
@@ -92,5 +93,8 @@ pub fn reason_name(reason: Reason) -> &'static str {
         Reason::NoKey => "no_key",
         Reason::Fastest => "fastest",
         Reason::NearTie => "near_tie",
+        Reason::LongestMatch => "longest_match",
+        Reason::NoMatch => "no_match",
+        Reason::Imbalanced => "imbalanced",
     }
 }

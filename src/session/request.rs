@@ -1,10 +1,11 @@
 //! From the first header to the moment the request is let go: what to wait for, and the pick.
 
 use super::{Effects, Event, Flight, Holding, Moment, Rest, Stage, State, StreamView, explain};
+use crate::account;
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle};
 use crate::policy::PolicySpec;
-use crate::prefix::{block_key, routing_key};
+use crate::prefix::{block_keys, routing_key};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::state::Store;
 use crate::steer;
@@ -145,12 +146,7 @@ fn depart<S: Store + ?Sized>(
         cost.context_tokens = cost.prefill_tokens;
     }
     let blocks: Vec<u64> = match balancer.reads_index(pool) {
-        true => request
-            .prompt
-            .blocks
-            .iter()
-            .map(|block| block_key(model, *block))
-            .collect(),
+        true => block_keys(model, &request.prompt.blocks),
         false => Vec::new(),
     };
     let ask = Ask {
@@ -178,18 +174,18 @@ fn depart<S: Store + ?Sized>(
         endpoint: reservation.endpoint(),
         reason: decision.reason,
     });
-    let explained =
-        config.explain.response_header == Toggle::On || config.explain.log_field == Toggle::On;
-    let explanation = explained.then(|| explain::line(balancer, &decision));
+    let explain = config.explain;
+    let explanation =
+        (explain.response_header == Toggle::On).then(|| explain::line(balancer, &decision));
+    let account = (explain.log_field == Toggle::On)
+        .then(|| account::line(balancer, &ask, moment.random, &decision));
     // The other modes replace the header that they use.
     let remove_request_header = (config.steering == SteeringMode::FilterState)
         .then(|| steer::forbidden_header(config.steering));
     let effects = Effects {
         remove_request_header,
         steer: instruction(balancer, &decision),
-        log_field: explanation
-            .clone()
-            .filter(|_| config.explain.log_field == Toggle::On),
+        log_field: account,
         events,
         ..Effects::pass()
     };
@@ -199,7 +195,7 @@ fn depart<S: Store + ?Sized>(
         pool,
         picked: reservation.endpoint(),
         reservation: Some(reservation),
-        explanation: explanation.filter(|_| config.explain.response_header == Toggle::On),
+        explanation,
         stage: Stage::Asked,
         reader: ResponseReader::default(),
         first_chunk_us: None,

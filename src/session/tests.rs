@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::*;
+use crate::account::{Account, decide_again};
 use crate::config::Config;
 use crate::policy::{Load, Reason};
 use crate::request::Scan;
@@ -494,7 +495,10 @@ fn the_explanation_says_what_the_pick_saw() {
     bench.handle(&mut first, &view, Input::RequestHeaders(Rest::End));
     let mut session = Session::default();
     let effects = bench.handle(&mut session, &view, Input::RequestHeaders(Rest::End));
-    let line = effects.log_field.unwrap();
+    let account = effects.log_field.unwrap();
+    view.status.set(Some(200));
+    let effects = bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
+    let line = effects.response_header.unwrap();
     let busy = if line.contains("endpoint=10.0.0.1:80;") {
         "10.0.0.2:80"
     } else {
@@ -506,9 +510,12 @@ fn the_explanation_says_what_the_pick_saw() {
     );
     assert!(line.contains(&format!("{busy} 1/1/256")), "{line}");
     assert!(line.contains(";sequence=1;cost=1+256;"), "{line}");
-    view.status.set(Some(200));
-    let effects = bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
-    assert_eq!(effects.response_header, Some(line));
+    let again = Account::parse(&account).unwrap();
+    assert!(line.contains(&format!(";ranked={};", again.ranked.join("|"))));
+    assert_eq!((again.sequence, again.random), (1, 7));
+    let ranking = decide_again(bench.balancer.config(), &account).unwrap();
+    assert_eq!(ranking.reason, Reason::LeastLoaded);
+    assert_eq!(ranking.endpoints.len(), 2);
 }
 
 #[test]
@@ -530,10 +537,7 @@ fn h7_h8_h9_keys_come_from_the_configured_places_in_order() {
             &view,
             Input::RequestBody(body.as_bytes(), Rest::End),
         );
-        let line = effects.log_field.unwrap();
-        line.split(';')
-            .find_map(|part| part.strip_prefix("key="))
-            .map(str::to_owned)
+        Account::parse(&effects.log_field.unwrap()).unwrap().key
     };
     let bob = r#"{"user": "bob", "messages": []}"#;
     assert_eq!(
@@ -667,5 +671,6 @@ fn a_model_that_was_half_read_is_no_model() {
     let mut session = Session::default();
     bench.handle(&mut session, &chat(), Input::RequestHeaders(Rest::Open));
     let effects = bench.handle(&mut session, &chat(), Input::RequestBody(start, Rest::Open));
-    assert!(effects.log_field.unwrap().contains("pool=others"));
+    let account = Account::parse(&effects.log_field.unwrap()).unwrap();
+    assert_eq!(account.pool, "others");
 }

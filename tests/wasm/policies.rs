@@ -2,9 +2,10 @@
 
 use warmroute::endpoint::{Endpoint, Pool};
 use warmroute::policy::{
-    self, Candidate, Load, LoadKind, Measure, PolicySpec, Ranking, Reason, View, bound,
+    self, Candidate, Load, LoadKind, Measure, PolicySpec, Preset, Ranking, Reason, View, bound,
     smooth_schedule,
 };
+use warmroute::rates::Pace;
 use wasm_bindgen_test::wasm_bindgen_test;
 
 #[wasm_bindgen_test(unsupported = test)]
@@ -23,7 +24,8 @@ fn turns_are_smooth() {
     assert_eq!(smooth_schedule(&[1_000_000_000, 2_000_000_000]), [1, 0, 1]);
 }
 
-fn rank(spec: PolicySpec, key: Option<u64>) -> Ranking {
+/// A prompt of so many blocks.
+fn rank_prompt(spec: PolicySpec, key: Option<u64>, blocks: usize) -> Ranking {
     let endpoints =
         (1..=6).map(|number| Endpoint::new(format!("10.0.0.{number}:8000").parse().unwrap()));
     let pool = Pool::new(endpoints.collect());
@@ -41,6 +43,15 @@ fn rank(spec: PolicySpec, key: Option<u64>) -> Ranking {
                 ..Load::default()
             },
             kv_usage_permille: 100 * endpoint,
+            matched_blocks: [0, 9, 9, 2, 0, 0]
+                .get(endpoint as usize)
+                .copied()
+                .unwrap_or(0),
+            given_blocks: 100 * (endpoint % 3),
+            pace: Pace {
+                first_us: 10_000 * (1 + endpoint),
+                ..Pace::default()
+            },
             ..Candidate::default()
         })
         .collect();
@@ -54,11 +65,15 @@ fn rank(spec: PolicySpec, key: Option<u64>) -> Ranking {
             decode_tokens: 100,
             ..Load::default()
         },
-        blocks: &[],
+        blocks: &vec![1; blocks],
         sequence: (1 << 40) + 5,
         random: 0x0123_4567_89ab_cdef,
     };
     policy::build(&spec, &pool).rank(&view).unwrap()
+}
+
+fn rank(spec: PolicySpec, key: Option<u64>) -> Ranking {
+    rank_prompt(spec, key, 0)
 }
 
 fn ranking(endpoints: [u32; 3], reason: Reason, bound: u64) -> Ranking {
@@ -141,6 +156,16 @@ fn rankings_of_every_policy() {
             ranking([0, 3, 2], Reason::Home, 1556),
         ),
         (
+            two(LoadKind::ExpectedTime),
+            key,
+            ranking([0, 5, 4], Reason::LessLoadedOfTwo, 0),
+        ),
+        (
+            by(Measure::ExpectedTime),
+            None,
+            ranking([4, 3, 2], Reason::NoKey, 0),
+        ),
+        (
             by(Measure::Requests),
             None,
             ranking([5, 1, 3], Reason::NoKey, 0),
@@ -158,4 +183,32 @@ fn rankings_of_every_policy() {
         .map(|(spec, ranked, _)| format!("{spec:?}: {ranked:?}"))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[wasm_bindgen_test(unsupported = test)]
+fn rankings_in_time_and_by_match() {
+    let by_time = PolicySpec::PrefixHash {
+        load_factor_permille: 1250,
+        bound: Measure::ExpectedTime,
+        points: 128,
+    };
+    let bounded = Ranking {
+        costs_us: vec![162_500, 675_000, 62_500, 62_500, 50_000, 550_000],
+        ..ranking([0, 3, 2], Reason::Home, 364_584)
+    };
+    assert_eq!(rank(by_time, Some(0xc8f6_9e44_9c3d_c2a0)), bounded);
+    let aware = |preset: Preset, blocks| {
+        let spec = PolicySpec::CacheAware(preset.thresholds());
+        let ranked = rank_prompt(spec, None, blocks);
+        (ranked.endpoints, ranked.reason)
+    };
+    // 9 blocks are more than 0.3 of 29, just 0.3 of 30, and just 0.1 of 90.
+    let warm = (vec![1, 2, 3], Reason::LongestMatch);
+    assert_eq!(aware(Preset::VllmRouter, 29), warm);
+    let idle = (vec![5, 1, 3], Reason::NoMatch);
+    assert_eq!(aware(Preset::VllmRouter, 30), idle);
+    let empty = (vec![3, 0, 1], Reason::NoMatch);
+    assert_eq!(aware(Preset::SglangRouter, 30), empty);
+    assert_eq!(aware(Preset::Ray, 90), warm);
+    assert_eq!(aware(Preset::Ray, 91), empty);
 }

@@ -13,7 +13,7 @@ use crate::sim::peers::PeerKind;
 use crate::sim::replica::Profile;
 
 /// Every policy by its name in the configuration, the classics first.
-pub const POLICIES: [&str; 9] = [
+pub const POLICIES: [&str; 10] = [
     "round_robin",
     "random",
     "weighted_round_robin",
@@ -23,6 +23,7 @@ pub const POLICIES: [&str; 9] = [
     "consistent_hash",
     "prefix_hash",
     "expected_latency",
+    "cache_aware",
 ];
 
 /// The `policy` of a plugin configuration, with what it needs in order to work at all: a session id

@@ -1,5 +1,6 @@
 use super::*;
 use crate::sim::peers::PeerKind;
+use crate::sim::profiles::h100x2;
 use crate::sim::replica::Profile;
 use crate::sim::workload::{Role, Segment, chat, lora, rag, uniform};
 use serde_json::Value;
@@ -370,4 +371,38 @@ fn a_gateway_that_is_told_the_paces_leaves_the_slow_replica_alone_from_the_first
     assert_eq!(with(Paces::Told), [8, 0]);
     let learned = with(Paces::Learned);
     assert!(learned[1] > 0, "{learned:?}");
+}
+
+/// Half of the replicas are 2.5 times slower, and nobody says so: who bounds by expected time finds
+/// out, and who bounds by tokens lets the slow half fall behind.
+#[test]
+fn a_bound_in_time_finds_out_who_is_slow() {
+    let fast = h100x2();
+    let slow = fast.slowed(2_500);
+    let replicas: Vec<Profile> = [fast, slow].into_iter().cycle().take(6).collect();
+    let mean_ttft_ms = |bound: &str, seed: u64| {
+        let documents = rag::Options {
+            requests: 1_500,
+            rate_per_s: 6.0,
+            documents: 2_000,
+            zipf: 0.5,
+            ..rag::Options::default()
+        };
+        let policy = serde_json::json!({"name": "prefix_hash", "bound": bound});
+        let options = FleetOptions {
+            seed,
+            ..FleetOptions::new(replicas.clone(), policy)
+        };
+        let outcome = run_whole(&options, &rag::workload(&documents, seed));
+        let served = outcome.run.served.iter();
+        let ttft_us: u64 = served.map(|one| one.first_us.unwrap() - one.due_us).sum();
+        ttft_us / 1_000 / 1_500
+    };
+    for seed in 1..=4 {
+        let [time, tokens] = ["expected_time", "tokens"].map(|bound| mean_ttft_ms(bound, seed));
+        assert!(
+            time * 10 < tokens * 8,
+            "seed {seed}: {time} ms in time, {tokens} ms in tokens"
+        );
+    }
 }
