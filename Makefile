@@ -94,8 +94,11 @@ figures: build envoy ## measures and prints `FIGURE name value` lines
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
 	$(CARGO) run --profile tools --example figures || code=$$?; \
 	$(CARGO) run --profile tools --example simulate -- figures || code=$$?; \
+	$(CARGO) run --profile tools --example portfolio -- --figures --subject expected_latency || code=$$?; \
+	$(CARGO) run --profile tools --example replay -- --twin || code=$$?; \
 	exit $$code
 
+# Further: make portfolio PORTFOLIO=--bounds (what is in reach), PORTFOLIO=--unseen
 portfolio: rust ## every policy and other routers' algorithms over many workloads, in virtual time
 	@$(CARGO) run --profile tools --example portfolio -- $(PORTFOLIO)
 

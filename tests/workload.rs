@@ -13,7 +13,7 @@ use warmroute::prefix::routing_key;
 use warmroute::request::{Api, RequestScanner, Scan, ScanOptions};
 use warmroute::sim::workload::text::{chat_body, push_text};
 use warmroute::sim::workload::{
-    Request, Role, Segment, Start, Workload, burst, chat, lora, mix, rag, uniform,
+    Request, Role, Segment, Start, Workload, burst, chat, lora, mix, rag, tenants, tree, uniform,
 };
 
 /// Every generator, in small.
@@ -53,6 +53,15 @@ fn generated(seed: u64) -> Vec<Workload> {
         system_tokens: long_tokens,
         ..lora::Options::default()
     };
+    let tree = tree::Options {
+        requests,
+        ..tree::Options::default()
+    };
+    let tenants = tenants::Options {
+        requests,
+        system_tokens: long_tokens,
+        ..tenants::Options::default()
+    };
     vec![
         chat::closed(&closed, seed),
         chat::open(&open, seed),
@@ -61,6 +70,8 @@ fn generated(seed: u64) -> Vec<Workload> {
         mix::workload(&mix, seed),
         uniform::workload(&uniform, seed),
         lora::workload(&lora, seed),
+        tree::workload(&tree, seed),
+        tenants::workload(&tenants, seed),
     ]
 }
 
@@ -523,4 +534,83 @@ fn what_cannot_be_run_is_named() {
         forward,
         "request 5: waits for request 5, which is not before it"
     );
+}
+
+#[test]
+fn candidates_of_a_tree_share_their_path_and_come_at_once() {
+    let options = tree::Options {
+        requests: 4_000,
+        rate_per_s: 20.0,
+        ..tree::Options::default()
+    };
+    let workload = tree::workload(&options, 1);
+    assert_eq!(workload.requests.len(), 4_000);
+    near(workload.rate_per_s().unwrap(), 20.0, 0.15);
+    // By path: when its candidates come, and how many there are.
+    let mut paths: HashMap<Vec<u64>, (HashSet<u64>, u32)> = HashMap::new();
+    for request in &workload.requests {
+        let path = request.prompt.iter().map(|segment| segment.id).collect();
+        let (times, count) = paths.entry(path).or_default();
+        times.insert(at_us(request));
+        *count += 1;
+    }
+    assert!(paths.values().all(|(times, _)| times.len() == 1));
+    // The last ones are cut.
+    let whole = paths.values().filter(|(_, count)| *count == 4).count();
+    assert!(whole + 1 >= paths.len(), "{whole} of {}", paths.len());
+    // A path of more than one step is the longer part of one that was there.
+    let longest = paths.keys().map(Vec::len).max();
+    assert_eq!(longest, Some(2 + 2 * 3));
+    let parents = paths.keys().filter(|path| path.len() == 8);
+    let known = parents
+        .clone()
+        .filter(|path| paths.contains_key(&path[..6]));
+    // Those of the first agents were before the beginning.
+    near(known.count() as f64, parents.count() as f64, 0.15);
+}
+
+#[test]
+fn tenants_come_and_go_and_the_first_one_changes_its_system_prompt() {
+    let options = tenants::Options {
+        requests: 20_000,
+        days: 1,
+        ..tenants::Options::default()
+    };
+    let workload = tenants::workload(&options, 1);
+    near(workload.rate_per_s().unwrap(), options.rate_per_s, 0.1);
+    let of_first = workload
+        .requests
+        .iter()
+        .filter(|one| one.adapter == Some(0));
+    let systems: Vec<u64> = of_first.clone().map(|one| one.prompt[0].id).collect();
+    let changed = systems.iter().position(|id| *id != systems[0]).unwrap();
+    assert!(systems[changed..].iter().all(|id| *id == systems[changed]));
+    let of_second = workload
+        .requests
+        .iter()
+        .filter(|one| one.adapter == Some(1));
+    let systems: HashSet<u64> = of_second.map(|one| one.prompt[0].id).collect();
+    assert_eq!(systems.len(), 1);
+    // The busiest fifth of the day has several times the requests of the quietest.
+    let day_us = at_us(workload.requests.last().unwrap()) + 1;
+    let mut fifths = [0.0_f64; 5];
+    for request in of_first {
+        fifths[(at_us(request) * 5 / day_us) as usize] += 1.0;
+    }
+    fifths.sort_by(f64::total_cmp);
+    assert!(fifths[4] > 3.0 * fifths[0], "{fifths:?}");
+}
+
+#[test]
+fn what_is_left_of_a_trace_begins_anew() {
+    let workload = uniform::workload(&uniform::Options::default(), 1);
+    let from = 500;
+    let rest = workload.clone().without_first(from);
+    let gone_us = at_us(&workload.requests[from]);
+    assert_eq!(rest.requests.len(), workload.requests.len() - from);
+    for (left, whole) in rest.requests.iter().zip(&workload.requests[from..]) {
+        assert_eq!(left.prompt, whole.prompt);
+        assert_eq!(at_us(left) + gone_us, at_us(whole));
+    }
+    assert!(workload.without_first(1_000_000).requests.is_empty());
 }

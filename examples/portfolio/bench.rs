@@ -22,7 +22,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    fn workload(&self, seed: usize) -> Option<&Workload> {
+    /// That of the seed with this index.
+    pub fn workload(&self, seed: usize) -> Option<&Workload> {
         self.workloads.get(seed).or_else(|| self.workloads.first())
     }
 
@@ -154,16 +155,14 @@ impl Means {
         let served = &outcome.run.served;
         let good: Vec<&Served> = served.iter().filter(|one| one.error.is_none()).collect();
         let since_due = |one: &Served, at: Option<u64>| at.map(|us| us.saturating_sub(one.due_us));
-        let mut ttfts: Vec<u64> = good
+        let ttfts: Vec<u64> = good
             .iter()
             .filter_map(|one| since_due(one, one.first_us))
             .collect();
-        ttfts.sort_unstable();
         let ends: Vec<u64> = good
             .iter()
             .filter_map(|one| since_due(one, one.end_us))
             .collect();
-        let p99 = (ttfts.len() * 99).div_ceil(100).saturating_sub(1);
         let tokens = |of: fn(&Served) -> u32| -> f64 {
             good.iter().map(|one| u64::from(of(one))).sum::<u64>() as f64
         };
@@ -173,17 +172,27 @@ impl Means {
             .map(|gauges| gauges.preemptions)
             .sum();
         Self {
-            ttft_ms: mean_ms(&ttfts),
-            p99_ttft_ms: ttfts.get(p99).map_or(0.0, |us| *us as f64 / 1e3),
-            e2e_ms: mean_ms(&ends),
             hit_rate: tokens(|one| one.cached_tokens) / tokens(|one| one.prompt_tokens).max(1.0),
             errors: (served.len() - good.len()) as f64,
             preemptions: preemptions as f64,
+            ..Self::of_times(ttfts, ends)
+        }
+    }
+
+    /// Of times from when requests were due, in microseconds; nothing but latencies.
+    pub fn of_times(mut ttfts_us: Vec<u64>, ends_us: Vec<u64>) -> Self {
+        ttfts_us.sort_unstable();
+        let p99 = (ttfts_us.len() * 99).div_ceil(100).saturating_sub(1);
+        Self {
+            ttft_ms: mean_ms(&ttfts_us),
+            p99_ttft_ms: ttfts_us.get(p99).map_or(0.0, |us| *us as f64 / 1e3),
+            e2e_ms: mean_ms(&ends_us),
+            ..Self::default()
         }
     }
 
     /// Adds a part of another one.
-    fn add(&mut self, other: &Self, parts: f64) {
+    pub fn add(&mut self, other: &Self, parts: f64) {
         self.ttft_ms += other.ttft_ms / parts;
         self.p99_ttft_ms += other.p99_ttft_ms / parts;
         self.e2e_ms += other.e2e_ms / parts;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use warmroute::sim::profiles;
 use warmroute::sim::replica::Profile;
-use warmroute::sim::workload::{Workload, burst, chat, mix, mooncake, rag, uniform};
+use warmroute::sim::workload::{Workload, burst, chat, mix, mooncake, rag, tenants, tree, uniform};
 
 use crate::capacity::Work;
 
@@ -22,8 +22,12 @@ const BURST_SHARE: f64 = 2.0 / 3.0;
 /// Where the requests come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The first requests of a Mooncake trace.
-    Trace { file: &'static str, requests: usize },
+    /// Requests of a Mooncake trace, from the one with this index on.
+    Trace {
+        file: &'static str,
+        from: usize,
+        requests: usize,
+    },
     /// 200 documents of 8,000 tokens, by Zipf's law.
     Rag,
     /// 4,000 shared tokens in bursts of 200, over unrelated requests.
@@ -34,6 +38,10 @@ pub enum Source {
     Uniform,
     /// Chats without time to think, this many under way.
     Chat { threads: u32, requests: u32 },
+    /// Agents that branch.
+    Tree,
+    /// Tenants with adapters and days, one of which changes its system prompt.
+    Tenants,
 }
 
 /// A workload at a load on a fleet.
@@ -46,12 +54,21 @@ pub struct Cell {
     pub replicas: Vec<Profile>,
 }
 
+const CONVERSATION_REQUESTS: usize = 6_000;
 const CONVERSATION: Source = Source::Trace {
     file: "conversation_trace.jsonl",
-    requests: 6_000,
+    from: 0,
+    requests: CONVERSATION_REQUESTS,
+};
+/// All that [`CONVERSATION`] leaves.
+const CONVERSATION_REST: Source = Source::Trace {
+    file: "conversation_trace.jsonl",
+    from: CONVERSATION_REQUESTS,
+    requests: 100_000,
 };
 const MOONCAKE: Source = Source::Trace {
     file: "mooncake_trace_1000.jsonl",
+    from: 0,
     requests: 1_000,
 };
 const QUICK: [&str; 6] = [
@@ -66,15 +83,6 @@ const QUICK: [&str; 6] = [
 /// All cells.
 fn all() -> Vec<Cell> {
     let h100 = vec![profiles::h100x2(); REPLICAS];
-    let open = |name: &str, source, percents: &[u32], replicas: &[Profile]| -> Vec<Cell> {
-        let cell = |percent: &u32| Cell {
-            name: format!("{name}_{percent}"),
-            source,
-            load_percent: Some(*percent),
-            replicas: replicas.to_vec(),
-        };
-        percents.iter().map(cell).collect()
-    };
     let chat = |threads, requests| Cell {
         name: format!("chat_{threads}"),
         source: Source::Chat { threads, requests },
@@ -95,6 +103,34 @@ fn all() -> Vec<Cell> {
         open("unequal_uniform", Source::Uniform, &[70], &unequal),
     ]
     .concat()
+}
+
+/// Cells that no policy was designed on, chosen before any of them had run there, for a last
+/// examination: each is to be looked at when nothing will be changed any more.
+///
+/// - The part of the conversation trace that the portfolio leaves: other conversations, later.
+/// - Agents that branch: what is shared has many ends, and comes at once.
+/// - More system prompts than one cache holds, with loads that shift, and one that changes: what was
+///   learned of a prefix is worth nothing from one moment to the next.
+pub fn unseen() -> Vec<Cell> {
+    let h100 = vec![profiles::h100x2(); REPLICAS];
+    [
+        open("conversation_rest", CONVERSATION_REST, &[75], &h100),
+        open("tree", Source::Tree, &[75], &h100),
+        open("tenants", Source::Tenants, &[75], &h100),
+    ]
+    .concat()
+}
+
+/// An open loop at several loads.
+pub fn open(name: &str, source: Source, percents: &[u32], replicas: &[Profile]) -> Vec<Cell> {
+    let cell = |percent: &u32| Cell {
+        name: format!("{name}_{percent}"),
+        source,
+        load_percent: Some(*percent),
+        replicas: replicas.to_vec(),
+    };
+    percents.iter().map(cell).collect()
 }
 
 /// Fast and slow replicas in turn.
@@ -157,11 +193,15 @@ impl Source {
         traces: &Path,
     ) -> Result<Option<Workload>, String> {
         Ok(Some(match self {
-            Self::Trace { file, requests } => {
+            Self::Trace {
+                file,
+                from,
+                requests,
+            } => {
                 let Some(trace) = read(&traces.join(file), file)? else {
                     return Ok(None);
                 };
-                let trace = trace.truncated(requests);
+                let trace = trace.without_first(from).truncated(requests);
                 let now = trace.rate_per_s().unwrap_or(1.0);
                 trace.sped_up(rate_per_s / now)
             }
@@ -177,6 +217,8 @@ impl Source {
                 },
                 seed,
             ),
+            Self::Tree => tree::workload(&tree(rate_per_s), seed),
+            Self::Tenants => tenants::workload(&tenants(rate_per_s), seed),
         }))
     }
 }
@@ -227,6 +269,20 @@ fn uniform(rate_per_s: f64) -> uniform::Options {
     }
 }
 
+fn tree(rate_per_s: f64) -> tree::Options {
+    tree::Options {
+        rate_per_s,
+        ..tree::Options::default()
+    }
+}
+
+fn tenants(rate_per_s: f64) -> tenants::Options {
+    tenants::Options {
+        rate_per_s,
+        ..tenants::Options::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,7 +310,9 @@ mod tests {
 
     #[test]
     fn a_cell_comes_at_its_share_of_what_a_perfect_cache_could_serve() {
-        for cell in chosen(&["rag_80".into(), "burst_90".into(), "mix_70".into()]).unwrap() {
+        let words = ["rag_80", "burst_90", "mix_70"].map(str::to_owned);
+        let generated = unseen().into_iter().filter(|cell| !cell.is_trace());
+        for cell in chosen(&words).unwrap().into_iter().chain(generated) {
             let nowhere = Path::new("/nowhere");
             let probe = cell.source.workload(1.0, 1, nowhere).unwrap().unwrap();
             let work = Work::of(&probe, 16);

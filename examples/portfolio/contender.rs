@@ -7,6 +7,8 @@ use warmroute::sim::fleet::{FleetOptions, POLICIES, policy};
 use warmroute::sim::peers::PeerKind;
 use warmroute::sim::replica::Profile;
 
+use crate::bounds;
+
 /// A policy with a name for tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contender {
@@ -18,6 +20,8 @@ pub struct Contender {
 enum Routing {
     Own(Value),
     Peer(PeerKind),
+    /// Nobody: all replicas are one.
+    Pooled,
 }
 
 impl Contender {
@@ -26,6 +30,7 @@ impl Contender {
         let (policy, peer) = match &self.routing {
             Routing::Own(policy) => (policy.clone(), None),
             Routing::Peer(kind) => (Value::Null, Some(*kind)),
+            Routing::Pooled => return bounds::pooled(replicas, seed),
         };
         FleetOptions {
             peer,
@@ -45,6 +50,19 @@ impl Contender {
         Self {
             name: kind.name().to_owned(),
             routing: Routing::Peer(kind),
+        }
+    }
+
+    /// The router that looks into the engines.
+    pub fn oracle() -> Self {
+        Self::peer(PeerKind::Oracle)
+    }
+
+    /// No router: all replicas as one.
+    pub fn pooled() -> Self {
+        Self {
+            name: "pooled".to_owned(),
+            routing: Routing::Pooled,
         }
     }
 

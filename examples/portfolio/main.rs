@@ -3,7 +3,9 @@
 //! The same arguments give the same figures.
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
+mod alone;
 mod bench;
+mod bounds;
 mod capacity;
 mod cells;
 mod contender;
@@ -57,6 +59,13 @@ pub struct Cli {
     /// Prints `FIGURE name value` lines instead of tables.
     #[arg(long)]
     figures: bool,
+    /// The cells that no policy was designed on, in place of the portfolio.
+    #[arg(long, conflicts_with = "cells")]
+    unseen: bool,
+    /// Prints how far the policies are from what is in reach: from a router that looks into the
+    /// engines, and from a bound that nobody passes.
+    #[arg(long, conflicts_with_all = ["absolute", "json"])]
+    bounds: bool,
     /// Lists the cells with their rates, and runs nothing.
     #[arg(long)]
     list: bool,
@@ -86,7 +95,10 @@ fn run(cli: &Cli) -> Result<(), String> {
     if contenders.len() < 2 {
         return Err("one policy alone has nobody to be compared with".to_owned());
     }
-    let cells = cells::chosen(&cli.cells)?;
+    let cells = match cli.unseen {
+        true => cells::unseen(),
+        false => cells::chosen(&cli.cells)?,
+    };
     let begun = Instant::now();
     let (cells, left_out) = bench::load(cells, &cli.seeds, &cli.traces)?;
     for name in &left_out {
@@ -101,18 +113,25 @@ fn run(cli: &Cli) -> Result<(), String> {
             .for_each(|cell| println!("{}", cell.describe()));
         return Ok(());
     }
+    let prefix = if cli.unseen { "unseen" } else { "portfolio" };
+    if cli.bounds {
+        let bounds = bounds::run(&cells, &contenders, subject, &cli.seeds, prefix)?;
+        print!("{bounds}");
+        eprintln!("{:.0} s", begun.elapsed().as_secs_f64());
+        return Ok(());
+    }
     let results = bench::run(&cells, &contenders, &cli.seeds)?;
     let scores = Scores::new(&cells, &contenders, &results);
     if cli.json {
         println!("{}", scores.json());
     } else if cli.figures {
-        print!("{}", scores.figures(subject));
+        print!("{}", scores.figures(subject, prefix));
     } else {
         for measure in Measure::ALL {
             println!("{}", table::table(&scores, measure, cli.absolute));
         }
         println!("{}", table::best(&scores));
-        print!("{}", scores.figures(subject));
+        print!("{}", scores.figures(subject, prefix));
     }
     eprintln!("{:.0} s", begun.elapsed().as_secs_f64());
     Ok(())

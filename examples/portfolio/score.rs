@@ -26,7 +26,16 @@ impl Measure {
         }
     }
 
-    fn of(self, means: &Means) -> f64 {
+    /// As figures are called.
+    pub fn figure(self) -> &'static str {
+        match self {
+            Self::MeanTtft => "mean_ttft",
+            Self::P99Ttft => "p99_ttft",
+            Self::MeanEndToEnd => "e2e_mean",
+        }
+    }
+
+    pub fn of(self, means: &Means) -> f64 {
         match self {
             Self::MeanTtft => means.ttft_ms,
             Self::P99Ttft => means.p99_ttft_ms,
@@ -106,8 +115,8 @@ impl Scores {
         (0..self.contenders.len()).map(summary).collect()
     }
 
-    /// `FIGURE name value` lines of one contender.
-    pub fn figures(&self, subject: usize) -> String {
+    /// `FIGURE name value` lines of one contender, whose names begin with `prefix`.
+    pub fn figures(&self, subject: usize, prefix: &str) -> String {
         let missing = Summary {
             geomean: f64::NAN,
             worst: f64::NAN,
@@ -135,7 +144,7 @@ impl Scores {
         ];
         let mut text = String::new();
         for (name, value) in lines {
-            let _ = writeln!(text, "FIGURE portfolio_{name} {value:.3}");
+            let _ = writeln!(text, "FIGURE {prefix}_{name} {value:.3}");
         }
         text
     }
@@ -208,7 +217,7 @@ mod tests {
     #[test]
     fn the_figures_name_the_subject_and_the_best_single_policy() {
         let scores = scores(&[&[10.0, 20.0, 40.0], &[90.0, 10.0, 30.0]]);
-        let text = scores.figures(0);
+        let text = scores.figures(0, "portfolio");
         assert!(text.contains("FIGURE portfolio_mean_ttft_worst_cell 9.000\n"));
         assert!(text.contains("FIGURE portfolio_e2e_mean_worst_cell 1.000\n"));
         let best = (2.0_f64 / 3.0).sqrt();

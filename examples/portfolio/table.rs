@@ -2,6 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
+use crate::bounds::Reach;
 use crate::score::{Measure, Scores, Summary};
 
 fn new_table() -> Table {
@@ -36,6 +37,49 @@ pub fn table(scores: &Scores, measure: Measure, is_absolute: bool) -> String {
     add("geomean of ratios", |one| one.geomean);
     add("worst ratio", |one| one.worst);
     format!("{table}\n")
+}
+
+/// Cells by what is in reach.
+pub fn reaches(measure: Measure, reaches: &[Reach]) -> Table {
+    let mut table = new_table();
+    let title = format!("{}\nms", measure.title());
+    let columns = [
+        "subject",
+        "best other",
+        "oracle",
+        "pooled\n(estimate)",
+        "alone\n(bound)",
+        "subject\n÷ oracle",
+        "best other\n÷ oracle",
+        "subject\n÷ alone",
+        "best other\n÷ alone",
+    ];
+    table.set_header(
+        [title.as_str()]
+            .into_iter()
+            .chain(columns)
+            .chain(["best other is"]),
+    );
+    for one in reaches {
+        let row = numbers(vec![
+            one.subject,
+            one.best_other,
+            one.oracle,
+            one.pooled,
+            one.alone,
+            one.subject / one.oracle,
+            one.best_other / one.oracle,
+            one.subject / one.alone,
+            one.best_other / one.alone,
+        ]);
+        let name = Cell::new(&one.best_other_name);
+        table.add_row(
+            std::iter::once(Cell::new(&one.cell))
+                .chain(row)
+                .chain([name]),
+        );
+    }
+    table
 }
 
 fn numbers(values: Vec<f64>) -> impl Iterator<Item = Cell> {

@@ -70,6 +70,10 @@ pub struct Args {
     /// Prints `FIGURE name value` lines.
     #[arg(long)]
     pub figures: bool,
+    /// Replays two small workloads of its own and simulates them too, and prints how far apart the
+    /// two are.
+    #[arg(long, conflicts_with_all = ["url", "endpoints", "json", "html", "figures", "trace"])]
+    pub twin: bool,
     #[command(flatten)]
     pub workload: WorkloadArgs,
     #[command(flatten)]

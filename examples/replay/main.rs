@@ -14,6 +14,7 @@ mod progress;
 mod proving;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod twin;
 
 use args::{Args, Plan};
 use clap::Parser;
@@ -42,6 +43,11 @@ fn main() -> ExitCode {
 }
 
 async fn compare(args: &Args) -> Result<ExitCode, String> {
+    if args.twin {
+        let interrupt = Interrupt::listen()?;
+        twin::run(&interrupt).await?;
+        return Ok(interrupt.code().map_or(ExitCode::SUCCESS, ExitCode::from));
+    }
     let begun = Instant::now();
     let plan = args.plan()?;
     // All of them before the first run, so that a bad file costs no time.

@@ -6,6 +6,7 @@ use warmroute::sim::fleet::{self, FleetOptions, POLICIES, policy};
 use warmroute::sim::profiles;
 use warmroute::sim::workload::{Workload, chat, rag};
 
+use crate::evidence;
 use crate::kubeai::{self, KubeaiArgs};
 use crate::proving::report::ReportArgs;
 
@@ -21,6 +22,7 @@ pub fn run() -> Result<(), String> {
     println!("FIGURE sim_requests_per_second {rate:.0}");
     eprintln!("the slowest of all policies and workloads: {slowest}");
     println!("FIGURE sim_same_seed_identical {}", u8::from(same_seed()?));
+    evidence::run()?;
     let (comparison, _) = kubeai::comparison(&KubeaiArgs {
         seeds: vec![1, 2, 3],
         requests: chat::Closed::default().requests,

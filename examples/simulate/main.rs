@@ -3,6 +3,12 @@
 //! The same arguments give the same bytes.
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
+#[path = "../portfolio/capacity.rs"]
+mod capacity;
+#[path = "../portfolio/cells.rs"]
+#[allow(dead_code)] // The portfolio uses the rest.
+mod cells;
+mod evidence;
 mod figures;
 mod fleet;
 mod kubeai;
@@ -39,6 +45,8 @@ enum Command {
     Kubeai(kubeai::KubeaiArgs),
     /// Prints `FIGURE name value` lines.
     Figures,
+    /// Prints those of them that are about unequal replicas and several gateways.
+    Evidence,
 }
 
 /// Compares policies on one workload.
@@ -71,6 +79,7 @@ fn main() -> ExitCode {
         Some(Command::Scenario) => scenario::tables().map(|tables| print!("{tables}")),
         Some(Command::Kubeai(args)) => kubeai::run(&args),
         Some(Command::Figures) => figures::run(),
+        Some(Command::Evidence) => evidence::run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Block ids are hashes already; hashing them again would only cost time.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct IdHasher(u64);
 
 impl Hasher for IdHasher {
@@ -47,7 +47,7 @@ struct Slot {
 pub struct BlockRef(u32);
 
 /// A bounded prefix cache; see the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct BlockCache {
     capacity_blocks: u32,
     by_id: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,

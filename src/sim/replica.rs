@@ -193,7 +193,7 @@ pub struct Gauges {
 }
 
 /// A job in the replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Sequence {
     job: Job,
     /// Tokens to compute before decoding: the prompt, and after a preemption the output so far.
@@ -259,7 +259,7 @@ struct Batch {
 }
 
 /// One replica; see the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica {
     profile: Profile,
     cache: BlockCache,

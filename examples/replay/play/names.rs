@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn words_name_one_a_group_or_all() {
         let count = |word| parse(word).map(|names| names.len());
-        assert_eq!(count("all"), Ok(21));
+        assert_eq!(count("all"), Ok(22));
         assert_eq!(count("vllm-router"), Ok(5));
         assert_eq!(count("envoy/ring_hash"), Ok(1));
         let why = parse("envoy/prefix_hash").unwrap_err();
@@ -119,7 +119,7 @@ mod tests {
     fn a_router_named_twice_runs_once_and_where_it_came_first() {
         let lists = ["warmroute/prefix_hash", "warmroute"].map(|word| parse(word).unwrap());
         let joined = join(&lists);
-        assert_eq!(joined.len(), 9);
+        assert_eq!(joined.len(), 10);
         assert_eq!(joined[0].to_string(), "warmroute/prefix_hash");
     }
 }

@@ -141,7 +141,7 @@ fn arguments(
 }
 
 /// The program, as the script finds it.
-fn find(family: Family) -> Result<PathBuf, String> {
+pub fn find(family: Family) -> Result<PathBuf, String> {
     let script = root().join("examples/replay/find-peers.sh");
     let output = Command::new(&script)
         .arg(family.name())

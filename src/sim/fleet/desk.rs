@@ -51,6 +51,7 @@ impl Desk {
             chain: &chain,
             block_tokens: self.block_tokens,
             cached_tokens: &cached_tokens,
+            replicas,
             random,
         })
     }

@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use crate::balancer::Balancer;
 use crate::config::Config;
+use crate::endpoint::{Endpoint, EndpointId};
 use crate::poller::{Answer, Poller};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::session::{Effects, Input, Moment, Session, StreamView};
-use crate::sim::replica::Replica;
+use crate::sim::replica::{Profile, Replica};
 use crate::state::memory::MemoryStore;
 use crate::state::unique_id;
 
@@ -41,6 +42,38 @@ impl Gateway {
             store,
             workers,
             poller,
+        }
+    }
+
+    /// Shows every worker what each replica does with one request at a time, so often that nothing
+    /// else counts.
+    pub(super) fn tell_paces(&mut self, replicas: &[Profile]) {
+        const TURNS: u64 = 300;
+        for worker in &mut self.workers {
+            let endpoints = worker.pool(0).map(|pool| pool.pool.endpoints());
+            let endpoints: Vec<EndpointId> = endpoints
+                .unwrap_or_default()
+                .iter()
+                .map(Endpoint::id)
+                .collect();
+            let Some(rates) = worker.rates() else {
+                continue;
+            };
+            for turn in 0..TURNS {
+                for (endpoint, profile) in endpoints.iter().zip(replicas) {
+                    // Both spread over what is common.
+                    let tokens = 500 + turn * 977 % 15_500;
+                    let context_tokens = turn * 9_973 % 200_000;
+                    let prefill_us =
+                        tokens * 1_000_000 / u64::from(profile.prefill_tokens_per_s.max(1));
+                    let read_us =
+                        context_tokens * u64::from(profile.context_us_per_1k_tokens) / 1_000;
+                    let step_us =
+                        u64::from(profile.step_base_us) + u64::from(profile.decode_us_per_seq);
+                    rates.first_token(*endpoint, tokens, prefill_us);
+                    rates.output(*endpoint, context_tokens, step_us + read_us);
+                }
+            }
         }
     }
 

@@ -18,7 +18,7 @@ mod options;
 mod send;
 mod stream;
 
-pub use options::{FleetError, FleetOptions, POLICIES, Reading, policy};
+pub use options::{FleetError, FleetOptions, POLICIES, Paces, Reading, policy};
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -52,6 +52,16 @@ impl Reading {
     pub const MODEL: &'static str = "tiny";
 }
 
+/// How the gateways come to know how fast the replicas are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Paces {
+    /// From answers, as in Envoy.
+    #[default]
+    Learned,
+    /// From the profiles, before the first request; answers are learned from all the same.
+    Told,
+}
+
 /// A fleet, and the seed of all its chances.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
@@ -67,6 +77,8 @@ pub struct FleetOptions {
     pub prefix_bytes: Option<u32>,
     /// How requests are read.
     pub reading: Reading,
+    /// How the replicas' speeds are known; only `expected_latency` asks.
+    pub paces: Paces,
     /// Another project's router, one instance in place of the gateways: policy, weights, gateways,
     /// workers and interval then mean nothing.
     pub peer: Option<PeerKind>,
@@ -93,6 +105,7 @@ impl FleetOptions {
             policy,
             prefix_bytes: None,
             reading: Reading::Numbers,
+            paces: Paces::Learned,
             peer: None,
             gateways: 1,
             workers: 2,
@@ -152,7 +165,13 @@ impl FleetOptions {
         within("workers", self.workers)?;
         let config = Rc::new(Config::parse(self.config().to_string().as_bytes())?);
         let mut random = Random::new(!self.seed);
-        let gateway = |_| Gateway::new(&config, self.workers, random.bits());
+        let gateway = |_| {
+            let mut gateway = Gateway::new(&config, self.workers, random.bits());
+            if self.paces == Paces::Told {
+                gateway.tell_paces(&self.replicas);
+            }
+            gateway
+        };
         Ok((0..self.gateways).map(gateway).collect())
     }
 

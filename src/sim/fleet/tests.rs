@@ -3,6 +3,7 @@ use crate::sim::peers::PeerKind;
 use crate::sim::profiles::h100x2;
 use crate::sim::replica::Profile;
 use crate::sim::workload::{Role, Segment, chat, lora, rag, uniform};
+use serde_json::Value;
 
 /// Every request has the system prompt 1, a first message of its session, and an ending of its own.
 fn chats(count: u32, sessions: u64, gap_us: u64) -> Workload {
@@ -366,6 +367,66 @@ fn an_infinite_cache_finds_what_the_workload_shares() {
         let error = (hit_rate(&outcome) - facts.cacheable_share).abs();
         assert!(error < 1e-12, "{}: {error}", workload.name);
     }
+}
+
+/// One prompt of one segment at a time.
+fn prompts(of: &[(u64, u64, u32)]) -> Workload {
+    let request = |(at_ms, id, tokens): &(u64, u64, u32)| Request {
+        start: Start::At { us: at_ms * 1_000 },
+        session: *id,
+        adapter: None,
+        prompt: vec![Segment {
+            id: *id,
+            tokens: *tokens,
+            role: Role::User,
+        }],
+        output_tokens: 2,
+    };
+    Workload {
+        requests: of.iter().map(request).collect(),
+        ..Workload::default()
+    }
+}
+
+#[test]
+fn the_oracle_sees_speeds_queues_and_caches() {
+    let fast = Profile::default();
+    let options = FleetOptions {
+        peer: Some(PeerKind::Oracle),
+        ..FleetOptions::new(vec![fast.slowed(3_000), fast], Value::Null)
+    };
+    let workload = prompts(&[
+        // The fast one.
+        (0, 1, 10_000),
+        // That one is busy for longer than the slow one takes.
+        (1, 2, 1_600),
+        // Both are idle, and the slow one has it.
+        (20_000, 2, 1_600),
+        (40_000, 3, 1_600),
+    ]);
+    let outcome = run_whole(&options, &workload);
+    let endpoints = outcome.run.served.iter().map(|one| one.endpoint);
+    let endpoints: Vec<u32> = endpoints.map(Option::unwrap).collect();
+    assert_eq!(endpoints, [1, 0, 0, 1]);
+}
+
+#[test]
+fn a_gateway_that_is_told_the_paces_leaves_the_slow_replica_alone_from_the_first_request() {
+    let fast = Profile::default();
+    let workload = prompts(&[1_u64, 2, 3, 4, 5, 6, 7, 8].map(|id| (id * 20_000, id, 2_000)));
+    let with = |paces| {
+        let options = FleetOptions {
+            paces,
+            ..FleetOptions::new(
+                vec![fast.clone(), fast.slowed(3_000)],
+                policy("expected_latency"),
+            )
+        };
+        per_endpoint(&run_whole(&options, &workload))
+    };
+    assert_eq!(with(Paces::Told), [8, 0]);
+    let learned = with(Paces::Learned);
+    assert!(learned[1] > 0, "{learned:?}");
 }
 
 /// Half of the replicas are 2.5 times slower, and nobody says so: who bounds by expected time finds

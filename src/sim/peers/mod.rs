@@ -11,12 +11,13 @@ mod hashing;
 mod index;
 mod ledger;
 mod llmd;
+mod oracle;
 mod ray;
 mod sticky;
 mod tree;
 mod uncached;
 
-use super::replica::{Gauges, Profile};
+use super::replica::{Gauges, Profile, Replica};
 use super::workload::Request;
 
 /// A request that wants an endpoint.
@@ -34,6 +35,8 @@ pub struct Ask<'a> {
     /// For each endpoint how many of the prompt's first tokens its cache holds now; empty unless
     /// the router [hears of caches](PeerRouter::hears_of_caches).
     pub cached_tokens: &'a [u64],
+    /// The engines themselves, for the oracle alone.
+    pub replicas: &'a [Replica],
     /// Chance.
     pub random: u64,
 }
@@ -97,10 +100,12 @@ pub enum PeerKind {
     UncachedInFlight,
     /// Consistent hashing on the beginning of the prompt, without any bound.
     PrefixRing,
+    /// No project's: one that looks into the engines, to show what is in reach. Not in [`Self::ALL`].
+    Oracle,
 }
 
 impl PeerKind {
-    /// All of them.
+    /// All of other projects.
     pub const ALL: [Self; 11] = [
         Self::VllmCacheAware,
         Self::SglangCacheAware,
@@ -129,6 +134,7 @@ impl PeerKind {
             Self::Dynamo => "dynamo",
             Self::UncachedInFlight => "uncached_in_flight",
             Self::PrefixRing => "prefix_ring",
+            Self::Oracle => "oracle",
         }
     }
 
@@ -158,6 +164,7 @@ impl PeerKind {
             Self::LlmdTokenLoad => Box::new(sticky::Sticky::token_load(replicas)),
             Self::Dynamo => Box::new(dynamo::Dynamo::new(count)),
             Self::UncachedInFlight => Box::new(uncached::UncachedInFlight::new(replicas)),
+            Self::Oracle => Box::new(oracle::Oracle::new(count)),
         }
     }
 }

@@ -39,6 +39,7 @@ impl Desk {
             request: &request,
             block_tokens: BLOCK,
             cached_tokens: &self.cached_tokens,
+            replicas: &[],
             random: self.random,
         })
     }

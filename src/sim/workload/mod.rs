@@ -14,8 +14,10 @@ pub mod mix;
 pub mod mooncake;
 pub mod rag;
 mod shape;
+pub mod tenants;
 pub mod text;
 mod trace;
+pub mod tree;
 pub mod uniform;
 
 pub use facts::Facts;

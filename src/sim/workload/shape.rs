@@ -53,6 +53,19 @@ impl Workload {
         self
     }
 
+    /// What comes after the first `requests` of an open loop, from its own beginning on. A request
+    /// that waits for another keeps nobody to wait for and comes at once.
+    #[must_use]
+    pub fn without_first(mut self, requests: usize) -> Self {
+        self.requests.drain(..requests.min(self.requests.len()));
+        let started = |request: Request| match request.start {
+            Start::At { us } => (us, request),
+            Start::After { .. } => (0, request),
+        };
+        let arrivals = self.requests.into_iter().map(started).collect();
+        Self::of_arrivals(self.name, self.about, arrivals)
+    }
+
     /// The same in small: all lengths in tokens divided, but at least 1 where there was anything.
     /// What was shared stays shared.
     #[must_use]

@@ -66,7 +66,7 @@ fn all_vms_see_when_a_queue_last_moved() {
         waiting: 1,
         ..cost(100, 10)
     };
-    let mut moved = |now_ms, ledger: &mut Ledger| {
+    let moved = |now_ms, ledger: &mut Ledger| {
         let mut seen = 0;
         let reservation = ledger.reserve(&store, now_ms, POOL, &ids(2), |carried, _| {
             seen = carried[0].moved_ms;
