@@ -5,7 +5,7 @@
 //! fits that forget. What tells the endpoints apart is one factor each on either line, since a slower
 //! GPU is slower in all it does: a factor is known after a few answers, where a line of its own would
 //! need dozens, and a line through a handful of points is mostly noise. Factors are means of the roots
-//! of ratios, drawn towards 1 by the weight of ten answers: the root, so that one answer that came late
+//! of ratios, drawn towards 1 by the weight of six answers: the root, so that one answer that came late
 //! for reasons of its own does not weigh more than ten that came in time.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,9 @@ use crate::endpoint::EndpointId;
 const LINE_MEMORY: f64 = 0.995;
 /// What an observation of a factor counts after the next one of the same endpoint.
 const FACTOR_MEMORY: f64 = 0.98;
-/// Answers that the factor 1 counts for.
-const FACTOR_WEIGHT: f64 = 10.0;
+/// Answers that the factor 1 counts for: more, and unequal replicas are told apart too late; fewer, and equal
+/// ones seem unequal.
+const FACTOR_WEIGHT: f64 = 6.0;
 /// No single answer shows an endpoint to be faster or slower than by this.
 const MOST_RATIO: f64 = 10.0;
 
