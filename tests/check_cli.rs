@@ -146,10 +146,10 @@ fn every_shipped_file_passes_without_a_warning() {
     assert_eq!(
         lines(&outcome),
         [
-            format!("envoy/original_dst.yaml: {place}: ok: 4 endpoints in 1 pool, prefix_hash, original_dst"),
-            format!("envoy/filter_state.yaml: {place}: ok: 4 endpoints in 1 pool, prefix_hash, filter_state"),
-            format!("envoy/override_host.yaml: {place}: ok: 4 endpoints in 1 pool, prefix_hash, override_host"),
-            "examples/istio/envoyfilter.yaml: spec.configPatches[0].patch.value: ok: 2 endpoints in 1 pool, prefix_hash, original_dst".into(),
+            format!("envoy/original_dst.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, original_dst"),
+            format!("envoy/filter_state.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, filter_state"),
+            format!("envoy/override_host.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, override_host"),
+            "examples/istio/envoyfilter.yaml: spec.configPatches[0].patch.value: ok: 2 endpoints in 1 pool, expected_latency, original_dst".into(),
             "examples/istio/wasmplugin.yaml: document 1, spec: ok: 2 endpoints in 1 pool, consistent_hash, original_dst".into(),
         ]
     );
@@ -203,7 +203,7 @@ fn the_filters_own_configuration() {
     let outcome = check_text("good.json", &good.to_string(), &["--strict"]);
     assert_eq!(
         outcome.stdout,
-        "FILE: ok: 3 endpoints in 2 pools, prefix_hash and random, override_host\n"
+        "FILE: ok: 3 endpoints in 2 pools, expected_latency and random, override_host\n"
     );
     assert_eq!(outcome.code, 0);
 
@@ -260,7 +260,7 @@ fn every_way_to_write_the_configuration() {
         let envoy = changed(envoy(&[filter(&plugin())]), CONFIG, "configuration", way);
         let outcome = check_text("ways.json", &envoy.to_string(), &["--strict"]);
         let expected =
-            format!("FILE: {PLACE}: ok: 1 endpoint in 1 pool, prefix_hash, original_dst\n");
+            format!("FILE: {PLACE}: ok: 1 endpoint in 1 pool, expected_latency, original_dst\n");
         assert_eq!((outcome.stdout, outcome.code), (expected, 0));
     }
     for (way, why) in [
@@ -313,7 +313,7 @@ fn an_extension_configuration_and_camel_case() {
     let outcome = check_text("ecds.json", &resource.to_string(), &["--strict"]);
     assert_eq!(
         outcome.stdout,
-        "FILE: resources[0]: ok: 1 endpoint in 1 pool, prefix_hash, filter_state\n"
+        "FILE: resources[0]: ok: 1 endpoint in 1 pool, expected_latency, filter_state\n"
     );
     assert_eq!(outcome.code, 0);
 }
@@ -325,7 +325,7 @@ fn a_wasm_plugin_that_needs_the_body_is_warned_of() {
     assert_eq!(
         lines(&outcome),
         [
-            "FILE: spec: ok: 1 endpoint in 1 pool, prefix_hash, filter_state",
+            "FILE: spec: ok: 1 endpoint in 1 pool, expected_latency, filter_state",
             "FILE: spec: warning: this needs the body, which a WasmPlugin cannot hold: every request waits 250 ms and then goes by load alone; use an EnvoyFilter",
         ]
     );
@@ -475,7 +475,7 @@ fn two_filters_of_one_name_are_warned_of() {
     assert_eq!(
         lines(&outcome),
         [
-            format!("FILE: {PLACE}: ok: 1 endpoint in 1 pool, prefix_hash, original_dst"),
+            format!("FILE: {PLACE}: ok: 1 endpoint in 1 pool, expected_latency, original_dst"),
             format!("FILE: {second}: another Wasm filter, not checked"),
         ]
     );

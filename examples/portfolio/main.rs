@@ -40,7 +40,7 @@ pub struct Cli {
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     seeds: Vec<u64>,
     /// The policy whose ratios are printed as figures.
-    #[arg(long, default_value = "prefix_hash")]
+    #[arg(long, default_value = "expected_latency")]
     subject: String,
     /// Where the traces lie; cells whose trace is missing are left out.
     #[arg(

@@ -142,7 +142,7 @@ pub(super) struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            name: PolicyName::PrefixHash,
+            name: PolicyName::ExpectedLatency,
             load: None,
             keys: None,
             load_factor: None,

@@ -54,14 +54,7 @@ fn every_default() {
     assert_eq!(pool.name, "default");
     assert_eq!(pool.models, Vec::<String>::new());
     assert_eq!(pool.keys, []);
-    assert_eq!(
-        pool.policy,
-        PolicySpec::PrefixHash {
-            load_factor_permille: 1_250,
-            bound: Measure::Tokens,
-            points: 128
-        }
-    );
+    assert_eq!(pool.policy, PolicySpec::ExpectedLatency);
     let endpoint = pool.pool.get(0).unwrap();
     assert_eq!(endpoint.name(), "10.0.0.1:8000");
     assert_eq!(endpoint.weight, 1);
@@ -207,7 +200,7 @@ fn the_index_grows_with_the_pools_that_ask_it() {
         let json = format!(
             r#"{{"pools": [
                 {{"name": "a", "policy": {{"name": "expected_latency"}}, "endpoints": [{asking}]}},
-                {{"name": "b", "models": ["b"], "endpoints": [{others}]}}]}}"#
+                {{"name": "b", "models": ["b"], "policy": {{"name": "prefix_hash"}}, "endpoints": [{others}]}}]}}"#
         );
         parse(&json).unwrap().index_blocks
     };

@@ -239,10 +239,10 @@ impl Policy for ExpectedLatency {
             .count();
         Some(Ranking {
             endpoints: ranked(first, &costs),
-            reason: if ties > 1 {
-                Reason::NearTie
-            } else {
-                Reason::Fastest
+            reason: match ties {
+                _ if view.blocks.is_empty() => Reason::NoKey,
+                0 | 1 => Reason::Fastest,
+                _ => Reason::NearTie,
             },
             bound: 0,
             costs_us: costs.iter().map(|cost| cost.total_us).collect(),

@@ -139,8 +139,8 @@ fn a_chat_is_held_until_its_object_is_closed_and_then_steered() {
     assert!(matches!(
         effects.events[1],
         Event::Picked {
-            policy: "prefix_hash",
-            reason: Reason::Home,
+            policy: "expected_latency",
+            reason: Reason::NearTie,
             ..
         }
     ));
