@@ -240,7 +240,7 @@ impl Policy for ExpectedLatency {
         Some(Ranking {
             endpoints: ranked(first, &costs),
             reason: match ties {
-                _ if view.blocks.is_empty() => Reason::NoKey,
+                _ if view.key.is_none() => Reason::NoKey,
                 0 | 1 => Reason::Fastest,
                 _ => Reason::NearTie,
             },
