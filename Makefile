@@ -51,6 +51,7 @@ check: rust ## format, lints, tests that need no Envoy, documentation
 	@$(CARGO) fmt --check
 	@cargo clippy --quiet --all-targets -- -D warnings
 	@cargo clippy --quiet --lib --target $(WASM_TARGET) --features filter -- -D warnings
+	@cargo clippy --quiet --example index_bench --target $(WASM_TARGET) --features index-bench -- -D warnings
 	$(say) 'documentation'
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib --target $(WASM_TARGET) --features filter
@@ -88,7 +89,7 @@ compare: build envoy ## routers on one workload, Envoy's own and others too: tar
 	@examples/replay/find-peers.sh --install || echo 'going on without: the report will say so'
 	@$(CARGO) run --profile tools --example replay -- --html target/compare/compare.html --json target/compare/compare.json --figures $(COMPARE)
 
-figures: build envoy ## measures and prints `FIGURE name value` lines
+figures: build envoy ## measures and prints `FIGURE name value` lines, those of the portfolio and of replay --twin too
 	@printf 'FIGURE wasm_bytes %s\n' "$$(wc -c <$(WASM) | tr -d ' ')"
 	@code=0; \
 	$(CARGO) run --profile tools --example demo -- --policies round_robin,prefix_hash --figures || code=$$?; \
