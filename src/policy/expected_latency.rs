@@ -23,7 +23,8 @@
 //! - The price is that of the fleet's time: when everybody waits, to compute again what is cached
 //!   elsewhere keeps others waiting. With nobody waiting it is nothing. Of a prefix that was used
 //!   just now it is nothing either: a second copy will serve many.
-//! - Costs within 15 % of the best time to first token are a tie. Among these the endpoint gets the
+//! - Costs within 15 % of the best time to first token, or within a step of the engine, are a tie: where in
+//!   its step an engine is nobody sees from outside. Among these the endpoint gets the
 //!   request that was given the least new content, so that caches fill alike and requests are spread in
 //!   time.
 //! - If others route to these engines too (a quarter of what is under way is not ours), nobody knows what
@@ -67,8 +68,8 @@ impl ExpectedLatency {
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     endpoint: u32,
-    /// Until its own first token.
-    ttft_us: u64,
+    /// Less than this is no difference.
+    margin_us: u64,
     /// With what it costs others.
     total_us: u64,
 }
@@ -80,8 +81,9 @@ impl Cost {
         let cached_tokens = fleet.cached_tokens(candidate);
         let own_tokens = asked.prefill_tokens.saturating_sub(cached_tokens).max(1);
         let own_us = pace.prefill_us(own_tokens);
+        let step_us = pace.output_us(load.context_tokens);
         let ttft_us = u64::from(pace.first_us)
-            .saturating_add(pace.output_us(load.context_tokens))
+            .saturating_add(step_us)
             .saturating_add(pace.prefill_us(candidate.queue_tokens))
             .saturating_add(own_us)
             .saturating_add(kv_wait_us(fleet, candidate));
@@ -100,7 +102,7 @@ impl Cost {
             .saturating_add(decode_us);
         Self {
             endpoint: candidate.endpoint,
-            ttft_us,
+            margin_us: step_us.max(ttft_us.saturating_mul(TIE_PERMILLE) / 1_000),
             total_us,
         }
     }
@@ -219,8 +221,7 @@ impl Policy for ExpectedLatency {
         let costs = view.candidates.iter();
         let costs: Vec<Cost> = costs.map(|one| Cost::of(&fleet, one)).collect();
         let best = costs.iter().min_by_key(|cost| cost.total_us)?;
-        let margin_us = best.ttft_us.saturating_mul(TIE_PERMILLE) / 1_000;
-        let limit_us = best.total_us.saturating_add(margin_us);
+        let limit_us = best.total_us.saturating_add(best.margin_us);
         let tied = |endpoint: &u32| {
             let cost = costs.iter().find(|cost| cost.endpoint == *endpoint);
             cost.is_some_and(|cost| cost.total_us <= limit_us)
