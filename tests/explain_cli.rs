@@ -21,8 +21,8 @@ use warmroute::config::Config;
 use warmroute::policy::Load;
 use warmroute::state::memory::MemoryStore;
 
-const PREFIX_HASH: &str =
-    r#"{"endpoints": [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80"}]}"#;
+const PREFIX_HASH: &str = r#"{"policy": {"name": "prefix_hash"},
+    "endpoints": [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80"}]}"#;
 const LATENCY: &str = r#"{"policy": {"name": "expected_latency"},
     "endpoints": [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80", "weight": 2}]}"#;
 

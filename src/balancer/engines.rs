@@ -24,8 +24,11 @@ pub(super) struct KvReport {
 
 impl KvReport {
     /// What is in use now: as reported, with what has come to `ours` since and without what has gone,
-    /// and with the prompts that wait at all, which hold nothing yet.
+    /// and with the prompts that wait at all, which hold nothing yet. 0 if the size is unknown.
     pub(super) fn used_tokens(&self, ours: Load, all: Load) -> u64 {
+        if self.tokens == 0 {
+            return 0;
+        }
         self.used_tokens
             .saturating_add(ours.context_tokens)
             .saturating_sub(self.ours_context_tokens)
