@@ -3,6 +3,7 @@ use crate::scrape::Life;
 use crate::state::memory::MemoryStore;
 use crate::state::snapshots;
 use crate::tokens::Usage;
+use proptest::prelude::*;
 
 fn balancer(config: &str, vm: u64) -> Balancer {
     Balancer::new(Rc::new(Config::parse(config.as_bytes()).unwrap()), vm)
@@ -82,6 +83,7 @@ fn a7_a_busy_engine_gets_nothing_while_an_equal_one_is_idle() {
         "least_outstanding_tokens",
         "power_of_two",
         "prefix_hash",
+        "expected_latency",
     ] {
         let config = format!(
             r#"{{"policy": {{"name": "{policy}"}}, "endpoints": {TWO}, "scrape": {{"cluster": "c"}}}}"#
@@ -131,6 +133,7 @@ fn h10_idle_endpoints_share_what_has_no_prefix() {
         "least_request",
         "least_outstanding_tokens",
         "prefix_hash",
+        "expected_latency",
         "consistent_hash",
     ] {
         let keys = if policy == "consistent_hash" {
@@ -257,4 +260,224 @@ fn paces_are_learned_for_whoever_reads_them_and_the_index_is_kept_for_whoever_as
         let known = (slow.matched_blocks, slow.given_blocks);
         assert_eq!(known, if indexed { (3, 3) } else { (0, 0) }, "{policy}");
     }
+}
+
+/// An endpoint that computes ten tokens of prompts in a millisecond and takes one for an output token.
+fn ten_tokens_a_ms() -> Known {
+    Known {
+        pace: Pace {
+            prefill_us_per_1k_tokens: 100_000,
+            token_us: 1_000,
+            token_us_per_1k_context: 0,
+            ..Pace::default()
+        },
+        ..Known::default()
+    }
+}
+
+#[test]
+fn a_queue_shrinks_with_the_clock_unless_it_is_stuck() {
+    let queued = |load, elapsed_ms| {
+        queue_tokens(
+            &ten_tokens_a_ms(),
+            load,
+            1_000_u64.saturating_add_signed(elapsed_ms),
+            1_000,
+        )
+    };
+    let waiting = Load {
+        requests: 2,
+        waiting: 2,
+        prefill_tokens: 4_000,
+        ..Load::default()
+    };
+    assert_eq!(queued(waiting, 0), 4_000);
+    assert_eq!(queued(waiting, 100), 3_000);
+    assert_eq!(queued(waiting, 500), 0);
+    // Half as long again as all of it should take, and two steps.
+    assert_eq!(queued(waiting, 602), 0);
+    assert_eq!(queued(waiting, 603), 4_000);
+    // A clock that is set back takes nothing off.
+    assert_eq!(queued(waiting, -500), 4_000);
+    // Nobody is known to wait: what is left is not being computed.
+    let nobody = Load {
+        waiting: 0,
+        ..waiting
+    };
+    assert_eq!(queued(nobody, 100), 4_000);
+}
+
+proptest! {
+    #[test]
+    fn a_queue_is_never_longer_than_the_load_and_only_shrinks_until_it_is_stuck(
+        prefill_tokens in 0_u64..200_000, waiting in 0_u32..50, context_tokens in any::<u64>(),
+        times in proptest::collection::vec(any::<u32>(), 2..20), prefill_us_per_1k_tokens in any::<u32>(),
+    ) {
+        let mut known = ten_tokens_a_ms();
+        known.pace.prefill_us_per_1k_tokens = prefill_us_per_1k_tokens;
+        let load = Load { requests: waiting, waiting, prefill_tokens, context_tokens, ..Load::default() };
+        let mut times = times;
+        times.sort_unstable();
+        let queued: Vec<u64> = times
+            .iter()
+            .map(|now_ms| queue_tokens(&known, load, u64::from(*now_ms), 0))
+            .collect();
+        for pair in queued.windows(2) {
+            prop_assert!(pair[1] <= pair[0] || pair[1] == prefill_tokens, "{queued:?}");
+        }
+        prop_assert!(queued.iter().all(|tokens| *tokens <= prefill_tokens));
+    }
+}
+
+const LATENCY: &str = r#""policy": {"name": "expected_latency"}"#;
+
+/// A prompt of 8,000 tokens that nobody has seen, and 100 of output.
+fn long() -> Ask<'static> {
+    Ask {
+        cost: Load {
+            requests: 1,
+            waiting: 1,
+            prefill_tokens: 8_000,
+            decode_tokens: 100,
+            context_tokens: 8_100,
+        },
+        ..ask(0)
+    }
+}
+
+#[test]
+fn picks_see_queues_shrink_and_first_tokens_start_them_anew() {
+    let config = format!(r#"{{{LATENCY}, "endpoints": [{{"address": "10.0.0.1:80"}}]}}"#);
+    let (mut balancer, store) = (balancer(&config, 1), MemoryStore::new());
+    let (_, mut first) = balancer.pick(&store, 1_000, 0, long()).unwrap();
+    // Nothing has been learned: 8 tokens a millisecond.
+    let (decision, second) = balancer.pick(&store, 1_200, 0, long()).unwrap();
+    let seen = decision.candidates[0];
+    assert_eq!(
+        (seen.load.prefill_tokens, seen.queue_tokens),
+        (8_000, 6_400)
+    );
+    balancer.prefill_done(&store, 2_000, &mut first);
+    let (decision, third) = balancer.pick(&store, 2_100, 0, long()).unwrap();
+    let seen = decision.candidates[0];
+    assert_eq!(
+        (seen.load.prefill_tokens, seen.queue_tokens),
+        (8_000, 7_200)
+    );
+    // No first token for far longer than 16,000 tokens take.
+    let (decision, fourth) = balancer.pick(&store, 9_000, 0, long()).unwrap();
+    let seen = decision.candidates[0];
+    assert_eq!(
+        (seen.load.prefill_tokens, seen.queue_tokens),
+        (16_000, 16_000)
+    );
+    for held in [first, second, third, fourth] {
+        balancer.complete(&store, 9_000, held);
+    }
+}
+
+#[test]
+fn the_fill_of_a_kv_cache_is_as_reported_with_what_has_changed_since() {
+    let config = format!(
+        r#"{{{LATENCY}, "endpoints": [{{"address": "10.0.0.1:80"}}],
+            "scrape": {{"cluster": "c", "stale_after_ms": 5000}}}}"#
+    );
+    let (mut balancer, store) = (balancer(&config, 1), MemoryStore::new());
+    let seen = |balancer: &mut Balancer, now_ms| {
+        let (decision, held) = balancer.pick(&store, now_ms, 0, long()).unwrap();
+        let seen = decision.candidates[0];
+        (held, (seen.kv_tokens, seen.kv_used_tokens))
+    };
+    let (before, unknown) = seen(&mut balancer, 900);
+    let (other, still_unknown) = seen(&mut balancer, 900);
+    assert_eq!([unknown, still_unknown], [(0, 0); 2], "no report, no fill");
+    balancer.complete(&store, 900, other);
+    let told = Report {
+        kv_tokens: 100_000,
+        kv_usage_permille: 300,
+        running: 1,
+        ours: 1,
+        ours_context_tokens: 8_100,
+        ..report("10.0.0.1:80", 1_000, 0, 0)
+    };
+    snapshots::save(&store, balancer.config().fingerprint, &[told]);
+    balancer.tick(&store, 1_000);
+    // The prompt of the one that the report counts still waits.
+    let (mut second, fill) = seen(&mut balancer, 1_000);
+    assert_eq!(fill, (100_000, 30_000 + 8_000));
+    balancer.complete(&store, 1_000, before);
+    balancer.prefill_done(&store, 1_000, &mut second);
+    // One has gone, one as large has come, and nobody waits.
+    let (third, fill) = seen(&mut balancer, 1_100);
+    assert_eq!(fill, (100_000, 30_000));
+    balancer.complete(&store, 1_200, second);
+    balancer.complete(&store, 1_200, third);
+    let (held, fill) = seen(&mut balancer, 6_000);
+    assert_eq!(fill, (100_000, 30_000 - 8_100));
+    let (stale, fill) = seen(&mut balancer, 6_001);
+    assert_eq!(fill, (0, 0), "a stale report says nothing");
+    balancer.complete(&store, 6_001, held);
+    balancer.complete(&store, 6_001, stale);
+}
+
+#[test]
+fn the_index_believes_an_engine_to_hold_what_its_report_says_it_can() {
+    let config = format!(r#"{{{LATENCY}, "endpoints": {TWO}, "scrape": {{"cluster": "c"}}}}"#);
+    let (mut balancer, store) = (balancer(&config, 1), MemoryStore::new());
+    // At four bytes a token, 100 blocks of the index.
+    let told = Report {
+        kv_tokens: 6_400,
+        ..report("10.0.0.1:80", 1_000, 0, 0)
+    };
+    snapshots::save(&store, balancer.config().fingerprint, &[told]);
+    balancer.tick(&store, 1_000);
+    let ids: Vec<EndpointId> = balancer.endpoints().into_keys().collect();
+    let first: Vec<u64> = (1..=20).collect();
+    let mut matched = |given: std::ops::Range<u64>| {
+        let given: Vec<u64> = given.collect();
+        for id in &ids {
+            balancer.sent(&store, *id, &given);
+        }
+        let ask = Ask {
+            blocks: &first,
+            ..ask(0)
+        };
+        let (decision, held) = balancer.pick(&store, 1_100, 0, ask).unwrap();
+        balancer.complete(&store, 1_100, held);
+        let candidates = decision.candidates.iter();
+        candidates.map(|one| one.matched_blocks).collect::<Vec<_>>()
+    };
+    assert_eq!(matched(1..21), [20, 20]);
+    assert_eq!(matched(1_000..1_090), [20, 20]);
+    // It is given a quarter more than its size; who tells none is taken to hold everything.
+    assert_eq!(matched(2_000..2_060), [0, 20]);
+}
+
+/// Its load is always nothing and its cache always empty, which must not make it everybody's choice.
+#[test]
+fn who_refuses_connections_gets_no_more_than_a_share() {
+    let config = format!(
+        r#"{{{LATENCY}, "endpoints": [{{"address": "10.0.0.1:80"}}, {{"address": "10.0.0.2:80"}},
+            {{"address": "10.0.0.3:80"}}]}}"#
+    );
+    let (mut balancer, store) = (balancer(&config, 1), MemoryStore::new());
+    let mut refused = 0;
+    for turn in 0..300_u64 {
+        let now_ms = 1_000 + turn * 100;
+        let blocks: Vec<u64> = (1..=30).map(|block| turn * 1_000 + block).collect();
+        let ask = Ask {
+            blocks: &blocks,
+            ..long()
+        };
+        let (_, held) = balancer.pick(&store, now_ms, turn, ask).unwrap();
+        let endpoint = held.endpoint();
+        balancer.sent(&store, endpoint, &blocks);
+        if Some(endpoint) == balancer.endpoint(0, 1).map(Endpoint::id) {
+            balancer.refused(&store, now_ms, endpoint);
+            refused += 1;
+        }
+        balancer.complete(&store, now_ms, held);
+        balancer.tick(&store, now_ms);
+    }
+    assert!((50..=120).contains(&refused), "{refused} of 300");
 }

@@ -48,7 +48,7 @@ struct Cache {
     size_blocks: u32,
     /// Clock at the last restart; what is older is gone.
     born: u32,
-    /// Blocks that it was given since then, each once.
+    /// Blocks that were new to it when it was given them.
     given_blocks: u32,
 }
 
@@ -157,9 +157,11 @@ impl PrefixIndex {
         }
     }
 
-    /// Blocks that were new to the endpoint when they were sent there, since it started: a measure of what
-    /// fills its cache. All endpoints' counts are halved together when one is large, so that who has come
-    /// late catches up.
+    /// Blocks that were new to the endpoint when they were sent there: a measure of what fills its cache.
+    /// All endpoints' counts are halved together when one is large, so that who has come late catches up.
+    ///
+    /// A restart does not set it back: what refuses connections is forgotten once a second, and would be
+    /// given everything for ever.
     ///
     /// The age at which its engine gives blocks up has no part in what is counted: that is a guess, and
     /// whoever is taken to hold the least would be given everything for ever.
@@ -246,7 +248,6 @@ impl PrefixIndex {
         if let Some(cache) = self.caches.get_mut(&endpoint) {
             cache.clock = cache.clock.wrapping_add(1);
             cache.born = cache.clock;
-            cache.given_blocks = 0;
         }
     }
 }

@@ -230,8 +230,15 @@ impl Policy for ExpectedLatency {
             self.ring.walk(ring_key(view)).find(tied)
         } else {
             let tied = view.candidates.iter().filter(|one| tied(&one.endpoint));
-            let least = tied.min_by_key(|one| one.given_blocks);
-            least.map(|one| one.endpoint)
+            let least: Vec<u32> = least_given(tied);
+            match least.as_slice() {
+                [one] => Some(*one),
+                // What fills no cache, like a prompt shorter than a block, must not all go to one.
+                several => self
+                    .ring
+                    .walk(ring_key(view))
+                    .find(|endpoint| several.contains(endpoint)),
+            }
         };
         let first = first.unwrap_or(best.endpoint);
         let ties = costs
@@ -249,6 +256,22 @@ impl Policy for ExpectedLatency {
             costs_us: costs.iter().map(|cost| cost.total_us).collect(),
         })
     }
+}
+
+/// Those that were given the least.
+fn least_given<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<u32> {
+    let mut least_blocks = u32::MAX;
+    let mut least = Vec::new();
+    for one in candidates {
+        if one.given_blocks < least_blocks {
+            least_blocks = one.given_blocks;
+            least.clear();
+        }
+        if one.given_blocks == least_blocks {
+            least.push(one.endpoint);
+        }
+    }
+    least
 }
 
 /// The pick, then the cheapest others.
@@ -385,6 +408,35 @@ mod tests {
         assert_eq!(first.costs_us.len(), 4);
         equals[2].queue_tokens = 4_000;
         assert_eq!(pick(&equals).endpoints[0], 0);
+    }
+
+    #[test]
+    fn what_fills_no_cache_is_spread_over_equals_by_its_key_or_by_chance() {
+        let (pool, candidates) = (pool(4), [0, 1, 2, 3].map(idle));
+        let policy = ExpectedLatency::new(&pool);
+        let picked = |key: Option<u64>, random: u64| {
+            let view = View {
+                pool: &pool,
+                candidates: &candidates,
+                key,
+                blocks: &[],
+                cost: Load::default(),
+                sequence: 0,
+                random,
+            };
+            policy.rank(&view).unwrap().endpoints[0]
+        };
+        let hash = |turn: u64| xxhash_rust::xxh64::xxh64(&turn.to_le_bytes(), 1);
+        let (mut by_key, mut by_chance) = ([0; 4], [0; 4]);
+        for turn in 0..400 {
+            let home = picked(Some(hash(turn)), 0);
+            assert_eq!(picked(Some(hash(turn)), 7), home);
+            by_key[home as usize] += 1;
+            by_chance[picked(None, hash(turn)) as usize] += 1;
+        }
+        for count in by_key.into_iter().chain(by_chance) {
+            assert!((60..=150).contains(&count), "{by_key:?}, {by_chance:?}");
+        }
     }
 
     /// What other gateways have sent nobody knows here: the ring says where it is.
