@@ -45,7 +45,16 @@ async fn start_adjusted(mode: Mode, plugin: Value, adjust: fn(&mut EnvoyConfig))
     Fleet::start(options).await
 }
 
-/// A chat of its own key, so that `prefix_hash` spreads them.
+/// Replicas behind `prefix_hash`, where a chat has one home, whatever happened before.
+async fn start_by_prefix(mode: Mode, workers: u32) -> Fleet {
+    Fleet::start(options(mode, workers).plugin(by_prefix())).await
+}
+
+fn by_prefix() -> Value {
+    json!({ "policy": {"name": "prefix_hash"} })
+}
+
+/// A chat of its own key, so that they are spread.
 fn chat(number: usize, stream: bool) -> Value {
     json!({
         "model": "tiny",
@@ -217,7 +226,7 @@ with_one_and_four_workers!(
 /// F2: the first choice is dead; the next of the list serves, and is the one that is charged.
 #[tokio::test]
 async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
-    let mut fleet = start(Mode::OverrideHost, 1).await;
+    let mut fleet = start_by_prefix(Mode::OverrideHost, 1).await;
     let client = fleet.client(Protocol::Http1);
     let victim = fleet.endpoints()[1].clone();
     let number = chat_for(&client, &victim).await;
@@ -298,7 +307,7 @@ async fn inflight_becomes(fleet: &Fleet, labels: &[(&str, &str)], wanted: f64) {
 #[tokio::test]
 async fn a_dead_endpoint_is_a_503_where_there_is_no_failover() {
     for mode in [Mode::OriginalDst, Mode::FilterState] {
-        let mut fleet = start(mode, 4).await;
+        let mut fleet = start_by_prefix(mode, 4).await;
         let mut blamed = Blamed::default();
         let client = fleet.client(Protocol::Http1);
         let victim = fleet.endpoints()[2].clone();
@@ -333,7 +342,7 @@ fn retry_any_5xx(config: &mut EnvoyConfig) {
 /// A retry that the route's owner asked for, with a body of every size that may be sent twice.
 #[tokio::test]
 async fn f2_a_refusal_is_retried_at_the_next_of_the_list() {
-    let mut fleet = start_adjusted(Mode::OverrideHost, json!({}), retry_any_5xx).await;
+    let mut fleet = start_adjusted(Mode::OverrideHost, by_prefix(), retry_any_5xx).await;
     let client = fleet.client(Protocol::Http2);
     let first = client.send(Call::chat(&chat(1, false))).await.unwrap();
     let home = decided(&first.headers, "endpoint");
@@ -428,7 +437,7 @@ async fn f6_a_broken_stream_is_broken_for_the_client_override_host() {
 /// The whole process goes, not one connection.
 #[tokio::test]
 async fn f6_an_endpoint_that_dies_in_mid_stream() {
-    let mut fleet = start(Mode::OverrideHost, 1).await;
+    let mut fleet = start_by_prefix(Mode::OverrideHost, 1).await;
     let mut blamed = Blamed::default();
     let client = fleet.client(Protocol::Http1);
     let victim = fleet.endpoints()[0].clone();
@@ -811,7 +820,9 @@ async fn mixed_case(envoy: SocketAddr, to: &str) -> String {
 /// Whatever a client writes: nobody but members is reached, and the choice stays the filter's.
 async fn clients_cannot_steer(mode: Mode, other_paths: &str, adjust: fn(&mut EnvoyConfig)) {
     let (decoy, visits) = decoy().await;
-    let mut fleet = start_adjusted(mode, json!({ "other_paths": other_paths }), adjust).await;
+    let mut plugin = by_prefix();
+    plugin["other_paths"] = json!(other_paths);
+    let mut fleet = start_adjusted(mode, plugin, adjust).await;
     let admin = fleet.envoy.admin;
     let honest = fleet
         .client(Protocol::Http1)

@@ -69,8 +69,9 @@ async fn openai_client(mode: Mode, workers: u32) {
         json!({ "code": 500, "kind": "APIError" })
     );
     let decision = got["decision"].as_str().unwrap();
+    // Read and understood: what goes by load alone has no key.
     assert!(
-        decision.contains("policy=prefix_hash;reason=home"),
+        decision.starts_with("policy=expected_latency;reason=") && decision.contains(";key="),
         "{decision}"
     );
 

@@ -7,11 +7,16 @@ use crate::decision::{
 use crate::support::check::becomes;
 use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
-use crate::support::fleet::Fleet;
+use crate::support::fleet::{Fleet, FleetOptions};
 use crate::waves::{counts, open_all};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+
+/// Replicas behind `prefix_hash`, which goes by the routing key.
+fn by_prefix(mode: Mode, workers: u32, replicas: usize) -> FleetOptions {
+    explained(mode, workers, replicas).plugin(json!({ "policy": {"name": "prefix_hash"} }))
+}
 
 /// The routing key of `body`, which also must lead to the same endpoint twice in a row.
 async fn key(client: &HttpClient, body: &Value) -> String {
@@ -24,7 +29,7 @@ async fn key(client: &HttpClient, body: &Value) -> String {
 }
 
 async fn keys(mode: Mode, workers: u32) {
-    let options = explained(mode, workers, 4).each_mock(|mock| {
+    let options = by_prefix(mode, workers, 4).each_mock(|mock| {
         mock.adapters = ["a", "ab", "lora"].map(str::to_owned).to_vec();
     });
     let fleet = Fleet::start(options).await;
@@ -144,7 +149,7 @@ with_one_and_four_workers!(
 );
 
 async fn shared_system_prompt(mode: Mode, workers: u32) {
-    let fleet = Fleet::start(explained(mode, workers, 4)).await;
+    let fleet = Fleet::start(by_prefix(mode, workers, 4)).await;
     let clients = clients(&fleet, 2);
     let system = "You are the assistant of a large company. ".repeat(60);
     let mut picks = Vec::new();
@@ -337,7 +342,7 @@ with_one_and_four_workers!(
 );
 
 async fn hot_prefix(mode: Mode, workers: u32) {
-    let fleet = Fleet::start(explained(mode, workers, 2)).await;
+    let fleet = Fleet::start(by_prefix(mode, workers, 2)).await;
     let clients = clients(&fleet, 12);
     let calls = (0..60).map(|_| held(chat("The one prompt of all")));
     let opened = open_all(&clients, calls.collect()).await.unwrap();

@@ -1,6 +1,6 @@
 //! What the access log says of a decision is enough to take it again.
 
-use crate::decision::{ask, change, chat, clients, explained, plugin, pools, with};
+use crate::decision::{ask, change, chat, clients, explained, held, open, plugin, pools, with};
 use crate::support::client::{Call, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::{Fleet, FleetOptions};
@@ -153,6 +153,46 @@ async fn every_policy(mode: Mode, workers: u32) {
 
 with_one_and_four_workers!(
     what_was_logged_under_load_is_decided_again: every_policy, OverrideHost, OriginalDst
+);
+
+async fn kv_caches(mode: Mode, workers: u32) {
+    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    let plugin = json!({ "scrape": scrape, "policy": {"name": "expected_latency"} });
+    let options = logged(explained(mode, workers, 2))
+        .plugin(plugin)
+        .each_mock(|mock| {
+            mock.profile = profiles::l4_fp8();
+            mock.time_scale = 0.02;
+        });
+    let fleet = Fleet::start(options).await;
+    let clients = clients(&fleet, 8);
+    let text = "A prompt of some length. ".repeat(400);
+    let (pick, stream) = open(&clients[0], held(chat(&text))).await.unwrap();
+    // Long enough for every worker to hear of what has been scraped.
+    const ASKED: usize = 40;
+    for client in clients.iter().cycle().take(ASKED) {
+        ask(client, Call::chat(&chat("Hello"))).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let lines = accounts(&fleet, ASKED).await;
+    drop(stream);
+    let accounts = lines.iter().map(|line| Account::parse(line).unwrap());
+    let last = accounts.max_by_key(|account| account.sequence).unwrap();
+    assert_eq!(last.candidates.len(), 2);
+    for (endpoint, seen) in &last.candidates {
+        assert_eq!(seen.kv_tokens, profiles::l4_fp8().capacity_tokens());
+        // What waits is waited for with all its prompt; the other one is idle.
+        let waiting_tokens = match *endpoint == pick.endpoint {
+            true => pick.cost.prefill_tokens,
+            false => 0,
+        };
+        assert_eq!(seen.kv_used_tokens, waiting_tokens, "{endpoint}: {seen:?}");
+    }
+    assert!(pick.cost.prefill_tokens > 2_000, "{pick:?}");
+}
+
+with_one_and_four_workers!(
+    what_engines_tell_of_their_kv_caches_is_logged: kv_caches, FilterState, OverrideHost
 );
 
 /// Endpoints that nobody serves: what is logged does not depend on who answers.

@@ -16,8 +16,9 @@ const BODY: &str = r#"{"model": "tiny", "messages": [
     {"role": "system", "content": "You are terse."},
     {"role": "user", "content": "Why is the sky \u0062lue?"}], "max_tokens": 40}"#;
 
-const CONFIG: &str = r#"{"endpoints": [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80"},
-    {"address": "10.0.0.3:80"}, {"address": "10.0.0.4:80"}], "explain": {"log_field": true}}"#;
+const CONFIG: &str = r#"{"policy": {"name": "prefix_hash"}, "explain": {"log_field": true},
+    "endpoints": [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80"},
+    {"address": "10.0.0.3:80"}, {"address": "10.0.0.4:80"}]}"#;
 
 /// A POST of a chat; nothing else is known of it.
 struct Chat;
