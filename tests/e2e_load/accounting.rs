@@ -181,7 +181,8 @@ async fn decode_is_not_prefill(mode: Mode, workers: u32) {
     let fleet = Fleet::start(explained(mode, workers, 2)).await;
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);
-        let text = "A prompt of some length. ".repeat(40);
+        // Of its own, so that nothing of it is cached.
+        let text = format!("A prompt over {protocol:?}. ").repeat(40);
         let body = with(chat(&text), json!({"stream": true, "max_tokens": 100}));
         let call = Call::chat(&body).header("x-mock-fault", "stall=1");
         let (pick, mut stream) = open(&client, call).await.unwrap();
