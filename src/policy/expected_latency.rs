@@ -139,6 +139,16 @@ impl<'a> Fleet<'a> {
         })
     }
 
+    /// Whether it has no more requests than twice the mean: what is too small to show in the costs, or fills
+    /// no cache, may not pile up where it is a tie.
+    fn has_room(&self, candidate: &Candidate) -> bool {
+        let requests = self.view.candidates.iter().map(|one| one.load.requests);
+        let total: u64 = requests.map(u64::from).sum();
+        let count = self.view.candidates.len() as u64;
+        let own = u64::from(candidate.load.requests);
+        own.saturating_mul(count) <= total.saturating_add(count).saturating_mul(2)
+    }
+
     fn cached_tokens(&self, candidate: &Candidate) -> u64 {
         if self.home == Some(candidate.endpoint) {
             return self.view.cost.prefill_tokens;
@@ -203,6 +213,30 @@ fn ring_key(view: &View<'_>) -> u64 {
     block.copied().or(view.key).unwrap_or(view.random)
 }
 
+impl ExpectedLatency {
+    /// The one of several that are about as good.
+    fn among(
+        &self,
+        view: &View<'_>,
+        fleet: &Fleet<'_>,
+        is_one: impl Fn(&Candidate) -> bool,
+    ) -> Option<u32> {
+        let several = view.candidates.iter().filter(|one| is_one(one));
+        let several: Vec<u32> = match fleet.home {
+            Some(_) => several.map(|one| one.endpoint).collect(),
+            None => least_given(several),
+        };
+        match several.as_slice() {
+            [] | [_] => several.first().copied(),
+            // What fills no cache, like a prompt shorter than a block, must not all go to one.
+            several => self
+                .ring
+                .walk(ring_key(view))
+                .find(|endpoint| several.contains(endpoint)),
+        }
+    }
+}
+
 impl Policy for ExpectedLatency {
     fn name(&self) -> &'static str {
         "expected_latency"
@@ -226,20 +260,11 @@ impl Policy for ExpectedLatency {
             let cost = costs.iter().find(|cost| cost.endpoint == *endpoint);
             cost.is_some_and(|cost| cost.total_us <= limit_us)
         };
-        let first = if fleet.home.is_some() {
-            self.ring.walk(ring_key(view)).find(tied)
-        } else {
-            let tied = view.candidates.iter().filter(|one| tied(&one.endpoint));
-            let least: Vec<u32> = least_given(tied);
-            match least.as_slice() {
-                [one] => Some(*one),
-                // What fills no cache, like a prompt shorter than a block, must not all go to one.
-                several => self
-                    .ring
-                    .walk(ring_key(view))
-                    .find(|endpoint| several.contains(endpoint)),
-            }
-        };
+        let first = self
+            .among(view, &fleet, |one| {
+                tied(&one.endpoint) && fleet.has_room(one)
+            })
+            .or_else(|| self.among(view, &fleet, |one| tied(&one.endpoint)));
         let first = first.unwrap_or(best.endpoint);
         let ties = costs
             .iter()
@@ -408,6 +433,21 @@ mod tests {
         assert_eq!(first.costs_us.len(), 4);
         equals[2].queue_tokens = 4_000;
         assert_eq!(pick(&equals).endpoints[0], 0);
+    }
+
+    #[test]
+    fn what_hardly_costs_anything_does_not_pile_up_where_it_is_a_tie() {
+        let mut equals: Vec<Candidate> = (0..4).map(idle).collect();
+        for (one, given_blocks) in equals.iter_mut().zip([5, 900, 900, 900]) {
+            one.given_blocks = given_blocks;
+        }
+        let mut most = 0;
+        for _ in 0..400 {
+            let first = pick_tokens(10, &equals).endpoints[0] as usize;
+            equals[first].load.requests += 1;
+            most = most.max(equals[first].load.requests);
+        }
+        assert!((100..=203).contains(&most), "{most}");
     }
 
     #[test]
