@@ -40,7 +40,7 @@
 //! let (now_ms, random) = (1_000, 42);
 //! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask).ok_or("no endpoint")?;
 //! let home = reservation.endpoint();
-//! assert_eq!(decision.policy, "prefix_hash");
+//! assert_eq!(decision.policy, "expected_latency");
 //! assert_eq!(balancer.totals(&store)[&home].requests, 1);
 //!
 //! // The first byte of the answer ends the prefill, the end of the answer everything.
