@@ -12,7 +12,7 @@
 //! use std::rc::Rc;
 //! use warmroute::balancer::{Ask, Balancer};
 //! use warmroute::config::Config;
-//! use warmroute::prefix::routing_key;
+//! use warmroute::prefix::{block_keys, routing_key};
 //! use warmroute::request::{Api, RequestScanner};
 //! use warmroute::state::memory::MemoryStore;
 //!
@@ -30,18 +30,20 @@
 //!
 //! // Where it goes: an endpoint, and a reservation of what the request will cost there.
 //! let model = request.model.as_deref();
+//! let blocks = block_keys(model, &request.prompt.blocks);
 //! let ask = Ask {
 //!     pool: balancer.pool_for(model),
 //!     model,
 //!     key: routing_key(model, &request.prompt),
-//!     blocks: &[],
+//!     blocks: &blocks,
 //!     cost: balancer.config().tokens.estimate(&request, None),
 //! };
 //! let (now_ms, random) = (1_000, 42);
 //! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask).ok_or("no endpoint")?;
 //! let home = reservation.endpoint();
-//! assert_eq!(decision.policy, "prefix_hash");
+//! assert_eq!(decision.policy, "expected_latency");
 //! assert_eq!(balancer.totals(&store)[&home].requests, 1);
+//! balancer.sent(&store, home, &blocks);
 //!
 //! // The first byte of the answer ends the prefill, the end of the answer everything.
 //! balancer.prefill_done(&store, now_ms + 50, &mut reservation);
