@@ -378,7 +378,10 @@ fn decide(
                             matched_tokens: known.matched_tokens,
                             matched_age_permille: known.matched.age_permille,
                             given_blocks: known.given_blocks,
-                            queue_tokens: queue_tokens(known, load, now_ms, ours.moved_ms),
+                            queue_tokens: match state.policy.reads_pace() {
+                                true => queue_tokens(known, load, now_ms, ours.moved_ms),
+                                false => load.prefill_tokens,
+                            },
                             kv_tokens: known.kv.tokens,
                             kv_used_tokens: known.kv.used_tokens(ours.load, load),
                             pace: known.pace,

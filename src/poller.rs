@@ -130,8 +130,15 @@ impl Poller {
             waiting: snapshot.waiting.unwrap_or(0),
             kv_usage_permille: snapshot.kv_usage_permille.unwrap_or(0),
             ours: asked.ours.max(ours(id, totals)),
-            ours_context_tokens: totals.get(&id).map_or(0, |load| load.context_tokens),
-            kv_tokens: snapshot.kv_tokens().unwrap_or(0),
+            ours_held_tokens: totals.get(&id).map_or(0, |load| {
+                // Prompts that wait hold nothing yet.
+                load.context_tokens.saturating_sub(load.prefill_tokens)
+            }),
+            // A size is of no use without a fill.
+            kv_tokens: snapshot
+                .kv_usage_permille
+                .and(snapshot.kv_tokens())
+                .unwrap_or(0),
             life: Life::of(&snapshot),
         })
     }

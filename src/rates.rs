@@ -340,9 +340,14 @@ mod tests {
             rates.first_token(A, tokens, us);
             rates.output(A, tokens, us);
             rates.resided(us);
-            let pace = pace(&rates, A);
-            assert!(pace.prefill_us_per_1k_tokens > 0, "{pace:?}");
-            assert!(pace.prefill_us(1_000) > 0);
+            for line in [rates.first, rates.token] {
+                let (base, slope) = line.base_and_slope();
+                assert!(base.is_finite() && slope.is_finite(), "{line:?}");
+            }
         }
+        // And what is odd is forgotten.
+        observe(&mut rates, A, 125, 2_000);
+        let us = pace(&rates, A).prefill_us_per_1k_tokens;
+        assert!((100_000..160_000).contains(&us), "{us}");
     }
 }

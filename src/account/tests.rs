@@ -147,7 +147,7 @@ fn what_the_balancer_picked_is_picked_again() {
         warm += u32::from(decision.chosen().unwrap().matched_tokens > 0);
         let endpoint = reservation.endpoint();
         balancer.sent(&store, endpoint, &blocks);
-        let rates = balancer.rates().unwrap();
+        let rates = balancer.rates(0).unwrap();
         rates.first_token(endpoint, 2_600, 90_000 + endpoint.0 % 200_000);
         if turn % 3 > 0 {
             balancer.complete(&store, 1_000, reservation);

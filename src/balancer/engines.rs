@@ -18,21 +18,21 @@ pub(super) struct KvReport {
     /// Its size; 0 if unknown.
     pub(super) tokens: u64,
     used_tokens: u64,
-    /// Context of our requests there at that moment.
-    ours_context_tokens: u64,
+    /// What our requests there held at that moment.
+    ours_held_tokens: u64,
 }
 
 impl KvReport {
-    /// What is in use now: as reported, with what has come to `ours` since and without what has gone,
-    /// and with the prompts that wait at all, which hold nothing yet. 0 if the size is unknown.
+    /// What is in use or waited for now: as reported, with the context of `ours` in the place of what they
+    /// held then, and with other people's prompts that wait. 0 if the size is unknown.
     pub(super) fn used_tokens(&self, ours: Load, all: Load) -> u64 {
         if self.tokens == 0 {
             return 0;
         }
         self.used_tokens
             .saturating_add(ours.context_tokens)
-            .saturating_sub(self.ours_context_tokens)
-            .saturating_add(all.prefill_tokens)
+            .saturating_sub(self.ours_held_tokens)
+            .saturating_add(all.prefill_tokens.saturating_sub(ours.prefill_tokens))
     }
 }
 
@@ -163,7 +163,7 @@ impl Balancer {
         KvReport {
             tokens: report.kv_tokens,
             used_tokens: used / 1_000,
-            ours_context_tokens: report.ours_context_tokens,
+            ours_held_tokens: report.ours_held_tokens,
         }
     }
 

@@ -44,22 +44,24 @@ impl Balancer {
         let (Some(index), Some(cached_tokens)) = (&mut self.index, usage.cached_tokens) else {
             return;
         };
+        // Some count what is cached apart from the prompt: then the share is not known.
+        if cached_tokens > usage.prompt_tokens {
+            return;
+        }
         // Bytes per token are those of this very prompt.
-        let cached_bytes = cached_tokens
-            .saturating_mul(prompt_bytes)
-            .checked_div(usage.prompt_tokens)
-            .unwrap_or(0);
+        let bytes = cached_tokens.saturating_mul(prompt_bytes);
+        let Some(cached_bytes) = bytes.checked_div(usage.prompt_tokens) else {
+            return;
+        };
         let blocks = cached_bytes / u64::from(BLOCK_BYTES);
         index.correct(endpoint, belief, u32::try_from(blocks).unwrap_or(u32::MAX));
     }
 
-    /// What answers show of their endpoints' speed; `None` if no policy asks for it.
-    pub fn rates(&mut self) -> Option<&mut Rates> {
-        self.reads_pace().then_some(&mut self.rates)
-    }
-
-    pub(super) fn reads_pace(&self) -> bool {
-        self.pools.iter().any(|pool| pool.policy.reads_pace())
+    /// What answers show of their endpoints' speed; `None` if the pool's policy does not ask for it: how
+    /// long its queues are is not known then either.
+    pub fn rates(&mut self, pool: usize) -> Option<&mut Rates> {
+        let reads_pace = self.pools.get(pool)?.policy.reads_pace();
+        reads_pace.then_some(&mut self.rates)
     }
 
     /// Learns what an inference call costs here: other people's are priced as our last few dozen.

@@ -34,7 +34,7 @@ fn report(endpoint: &str, at_ms: u64, waiting: u32, ours: u32) -> Report {
         waiting,
         kv_usage_permille: 0,
         ours,
-        ours_context_tokens: 0,
+        ours_held_tokens: 0,
         kv_tokens: 0,
         life: Life::default(),
     }
@@ -232,10 +232,10 @@ fn paces_are_learned_for_whoever_reads_them_and_the_index_is_kept_for_whoever_as
         let config = format!(r#"{{"policy": {{"name": {policy}}}, "endpoints": {TWO}}}"#);
         let (mut balancer, store) = (balancer(&config, 1), MemoryStore::new());
         let slow = balancer.endpoint(0, 1).unwrap().id();
-        assert_eq!(balancer.rates().is_some(), paced, "{policy}");
+        assert_eq!(balancer.rates(0).is_some(), paced, "{policy}");
         assert_eq!(balancer.reads_index(0), indexed, "{policy}");
         for turn in 1..40 {
-            if let Some(rates) = balancer.rates() {
+            if let Some(rates) = balancer.rates(0) {
                 rates.first_token(slow, turn * 100, turn * 100_000);
             }
         }
@@ -397,23 +397,26 @@ fn the_fill_of_a_kv_cache_is_as_reported_with_what_has_changed_since() {
         kv_usage_permille: 300,
         running: 1,
         ours: 1,
-        ours_context_tokens: 8_100,
+        ours_held_tokens: 100,
         ..report("10.0.0.1:80", 1_000, 0, 0)
     };
     snapshots::save(&store, balancer.config().fingerprint, &[told]);
     balancer.tick(&store, 1_000);
-    // The prompt of the one that the report counts still waits.
+    // The prompt of the one that the report counts still waits, and holds nothing yet.
     let (mut second, fill) = seen(&mut balancer, 1_000);
     assert_eq!(fill, (100_000, 30_000 + 8_000));
+    let (waiting, fill) = seen(&mut balancer, 1_000);
+    assert_eq!(fill, (100_000, 30_000 + 8_000 + 8_100), "each counts once");
+    balancer.complete(&store, 1_000, waiting);
     balancer.complete(&store, 1_000, before);
     balancer.prefill_done(&store, 1_000, &mut second);
-    // One has gone, one as large has come, and nobody waits.
+    // One has gone, one as large has come and been computed.
     let (third, fill) = seen(&mut balancer, 1_100);
-    assert_eq!(fill, (100_000, 30_000));
+    assert_eq!(fill, (100_000, 30_000 + 8_000));
     balancer.complete(&store, 1_200, second);
     balancer.complete(&store, 1_200, third);
     let (held, fill) = seen(&mut balancer, 6_000);
-    assert_eq!(fill, (100_000, 30_000 - 8_100));
+    assert_eq!(fill, (100_000, 30_000 - 100));
     let (stale, fill) = seen(&mut balancer, 6_001);
     assert_eq!(fill, (0, 0), "a stale report says nothing");
     balancer.complete(&store, 6_001, held);

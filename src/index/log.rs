@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Who falls behind by more than the ring holds misses what was said in between. That is no harm beyond
-//! a worse guess: what an engine reports corrects it.
+//! a worse guess: a copy that is not known of, or a block that was given up for another.
 
 use crate::endpoint::EndpointId;
 use crate::state::codec::{read_u32, read_u64};

@@ -5,9 +5,9 @@
 //! a block's age is how far that clock has gone since its last use. It is taken to be gone when it is
 //! older than the engine's cache is large, and a quarter more: to believe in a block that is gone costs
 //! nothing but a computation that would be due anywhere, while to give one up too early makes a second
-//! copy, which drives out a third block. Of an engine that does not tell its size
-//! ([`PrefixIndex::size`]), the age is learned: whenever it reports fewer cached tokens than were
-//! expected, the first block that it missed was too old ([`PrefixIndex::correct`]).
+//! copy, which drives out a third block. Whenever an engine reports fewer cached tokens than were
+//! expected, what was used before the first block that it missed is gone too ([`PrefixIndex::correct`]);
+//! of an engine that does not tell its size ([`PrefixIndex::size`]), the age is learned from that.
 //!
 //! Memory is fixed from the first block on, whatever comes: a set-associative table that gives up what
 //! was used longest ago.
@@ -48,6 +48,8 @@ struct Cache {
     size_blocks: u32,
     /// Clock at the last restart; what is older is gone.
     born: u32,
+    /// What was used up to here is gone: the engine has missed a block of this time.
+    gone: u32,
     /// Blocks that were new to it when it was given them.
     given_blocks: u32,
 }
@@ -59,6 +61,7 @@ impl Default for Cache {
             capacity_blocks: u32::MAX,
             size_blocks: 0,
             born: 0,
+            gone: 0,
             given_blocks: 0,
         }
     }
@@ -67,7 +70,8 @@ impl Default for Cache {
 impl Cache {
     fn holds(&self, stamp: u32) -> bool {
         let age = self.clock.wrapping_sub(stamp);
-        age < self.capacity_blocks && age <= self.clock.wrapping_sub(self.born)
+        let known = age < self.capacity_blocks && age <= self.clock.wrapping_sub(self.born);
+        known && (self.gone == 0 || age < self.clock.wrapping_sub(self.gone))
     }
 }
 
@@ -90,6 +94,8 @@ pub struct Belief {
     ages: Vec<u32>,
     /// The life of the cache that it was believed of.
     born: u32,
+    /// The clock that the ages are by.
+    clock: u32,
 }
 
 /// The index of one gateway.
@@ -163,8 +169,8 @@ impl PrefixIndex {
     /// A restart does not set it back: what refuses connections is forgotten once a second, and would be
     /// given everything for ever.
     ///
-    /// The age at which its engine gives blocks up has no part in what is counted: that is a guess, and
-    /// whoever is taken to hold the least would be given everything for ever.
+    /// It is not what the endpoint is believed to hold now: that is a guess, and whoever is taken to hold the
+    /// least would be given everything for ever.
     pub fn given_blocks(&self, endpoint: EndpointId) -> u32 {
         let given = self.caches.get(&endpoint).map(|cache| cache.given_blocks);
         given.unwrap_or(0)
@@ -175,7 +181,7 @@ impl PrefixIndex {
         let mut belief = Belief::default();
         let cache = self.caches.entry(endpoint).or_default();
         let before = *cache;
-        belief.born = before.born;
+        (belief.born, belief.clock) = (before.born, before.clock);
         for block in chain {
             let Some(stamp) = self.table.get(tag(endpoint, *block)) else {
                 break;
@@ -217,8 +223,8 @@ impl PrefixIndex {
         let Some(cache) = self.caches.get_mut(&endpoint) else {
             return;
         };
-        // What was lost in a restart was not too old. And who tells the size is not second-guessed.
-        if belief.born != cache.born || cache.size_blocks > 0 {
+        // What was lost in a restart was not too old.
+        if belief.born != cache.born {
             return;
         }
         let age = |blocks: u32| belief.ages.get(blocks as usize).copied();
@@ -226,6 +232,14 @@ impl PrefixIndex {
         if found_blocks.saturating_add(1) < belief.blocks {
             // The first block that was missed was too old, and so is everything older.
             if let Some(age) = age(found_blocks) {
+                let gone = belief.clock.wrapping_sub(age);
+                if cache.clock.wrapping_sub(gone) < cache.clock.wrapping_sub(cache.gone) {
+                    cache.gone = gone;
+                }
+                // Who tells the size is not second-guessed.
+                if cache.size_blocks > 0 {
+                    return;
+                }
                 let capacity = match cache.capacity_blocks {
                     u32::MAX => age,
                     known => known.min(known / 4 * 3 + age / 4),
@@ -234,7 +248,7 @@ impl PrefixIndex {
             }
         } else if let Some(oldest) = found_blocks.checked_sub(1).and_then(age) {
             // It was still there at that age.
-            if cache.capacity_blocks != u32::MAX {
+            if cache.capacity_blocks != u32::MAX && cache.size_blocks == 0 {
                 let grown = cache
                     .capacity_blocks
                     .saturating_add(cache.capacity_blocks / 256);

@@ -40,9 +40,7 @@ fn a_restarted_endpoint_holds_nothing_of_before() {
 fn who_tells_the_size_of_the_cache_is_believed() {
     let mut index = PrefixIndex::new(10_000);
     index.size(A, 100);
-    let belief = index.insert(A, &chain(1, 20));
-    // Whatever is missed now was not too old.
-    index.correct(A, &belief, 0);
+    index.insert(A, &chain(1, 20));
     index.insert(A, &chain(2, 90));
     assert_eq!(index.matched_blocks(A, &chain(1, 20)), 20);
     // A quarter more than it holds, tail first.
@@ -50,6 +48,28 @@ fn who_tells_the_size_of_the_cache_is_believed() {
     assert_eq!(index.matched_blocks(A, &chain(1, 20)), 15);
     index.insert(A, &chain(4, 20));
     assert_eq!(index.matched_blocks(A, &chain(1, 20)), 0);
+}
+
+#[test]
+fn what_was_used_before_a_block_that_is_gone_is_gone_too() {
+    for size in [0, 1_000] {
+        let mut index = PrefixIndex::new(10_000);
+        index.size(A, size);
+        for root in 1..=4 {
+            index.insert(A, &chain(root, 20));
+        }
+        let belief = index.insert(A, &chain(2, 20));
+        index.correct(A, &belief, 0);
+        // The first is older, the others are younger, and the second has just been computed.
+        let found = [1, 2, 3, 4].map(|root| index.matched_blocks(A, &chain(root, 20)));
+        assert_eq!((found[0], found[1]), (0, 20), "{size}");
+        if size > 0 {
+            assert_eq!((found[2], found[3]), (20, 20));
+            // And the size stands.
+            index.insert(A, &chain(5, 900));
+            assert_eq!(index.matched_blocks(A, &chain(4, 20)), 20);
+        }
+    }
 }
 
 #[test]
@@ -79,10 +99,6 @@ fn what_an_endpoint_was_given_counts_what_was_new_to_it_and_ages() {
     index.insert(A, &chain(2, 4));
     index.insert(B, &chain(1, 5));
     assert_eq!((index.given_blocks(A), index.given_blocks(B)), (13, 5));
-    // A guess at what its engine has given up changes nothing.
-    let belief = index.insert(A, &chain(1, 9));
-    index.correct(A, &belief, 0);
-    assert_eq!(index.given_blocks(A), 13);
     // Whoever is forgotten again and again must not seem the emptiest.
     index.forget(A);
     assert_eq!((index.given_blocks(A), index.given_blocks(B)), (13, 5));

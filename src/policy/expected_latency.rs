@@ -24,9 +24,10 @@
 //!   elsewhere keeps others waiting. With nobody waiting it is nothing. Of a prefix that was used
 //!   just now it is nothing either: a second copy will serve many.
 //! - Costs within 15 % of the best time to first token, or within a step of the engine, are a tie: where in
-//!   its step an engine is nobody sees from outside. Among these the endpoint gets the
+//!   its step an engine is nobody sees from outside. Among these, but for those with more than twice the
+//!   mean of requests, the endpoint gets the
 //!   request that was given the least new content, so that caches fill alike and requests are spread in
-//!   time.
+//!   time; of those that were given as much, the first on the ring.
 //! - If others route to these engines too (a quarter of what is under way is not ours), nobody knows what
 //!   they have sent where. Then the home of the prompt on the ring is taken to hold all of it, and breaks
 //!   ties: all gateways that do so agree without a word.
@@ -112,6 +113,10 @@ impl Cost {
 struct Fleet<'a> {
     view: &'a View<'a>,
     best_output_us: u64,
+    /// Candidates.
+    count: u64,
+    /// Requests under way at all of them.
+    requests: u64,
     /// What the fleet's time is worth beside the request's own, in thousandths.
     price_permille: u64,
     /// Who is taken to hold the whole prompt, because all gateways take it so.
@@ -128,12 +133,18 @@ impl<'a> Fleet<'a> {
             .iter()
             .map(|one| u64::from(one.load.waiting));
         let count = u64::try_from(view.candidates.len()).unwrap_or(u64::MAX);
-        let cold = |one: &Candidate| (std::cmp::Reverse(one.matched_blocks), age_permille(one));
-        let coldest_permille = view.candidates.iter().map(cold).min()?.1;
-        let price_permille = waiting.sum::<u64>().saturating_mul(coldest_permille);
+        let longest = |one: &Candidate| (std::cmp::Reverse(one.matched_blocks), age_permille(one));
+        let cold_permille = view.candidates.iter().map(longest).min()?.1;
+        let price_permille = waiting.sum::<u64>().saturating_mul(cold_permille);
         Some(Self {
             view,
             best_output_us,
+            count,
+            requests: view
+                .candidates
+                .iter()
+                .map(|one| u64::from(one.load.requests))
+                .sum(),
             price_permille: price_permille.checked_div(count)?,
             home: is_shared(view).then(|| home(view, ring)).flatten(),
         })
@@ -142,11 +153,8 @@ impl<'a> Fleet<'a> {
     /// Whether it has no more requests than twice the mean: what is too small to show in the costs, or fills
     /// no cache, may not pile up where it is a tie.
     fn has_room(&self, candidate: &Candidate) -> bool {
-        let requests = self.view.candidates.iter().map(|one| one.load.requests);
-        let total: u64 = requests.map(u64::from).sum();
-        let count = self.view.candidates.len() as u64;
-        let own = u64::from(candidate.load.requests);
-        own.saturating_mul(count) <= total.saturating_add(count).saturating_mul(2)
+        let twice = self.requests.saturating_add(self.count).saturating_mul(2);
+        u64::from(candidate.load.requests).saturating_mul(self.count) <= twice
     }
 
     fn cached_tokens(&self, candidate: &Candidate) -> u64 {
@@ -215,24 +223,23 @@ fn ring_key(view: &View<'_>) -> u64 {
 
 impl ExpectedLatency {
     /// The one of several that are about as good.
-    fn among(
+    fn among<'a>(
         &self,
-        view: &View<'_>,
         fleet: &Fleet<'_>,
-        is_one: impl Fn(&Candidate) -> bool,
+        several: impl Iterator<Item = &'a Candidate>,
     ) -> Option<u32> {
-        let several = view.candidates.iter().filter(|one| is_one(one));
         let several: Vec<u32> = match fleet.home {
             Some(_) => several.map(|one| one.endpoint).collect(),
             None => least_given(several),
         };
         match several.as_slice() {
             [] | [_] => several.first().copied(),
-            // What fills no cache, like a prompt shorter than a block, must not all go to one.
+            // What fills no cache, like a prompt shorter than a block, must not all go to one. They are in
+            // the order of the pool.
             several => self
                 .ring
-                .walk(ring_key(view))
-                .find(|endpoint| several.contains(endpoint)),
+                .walk(ring_key(fleet.view))
+                .find(|endpoint| several.binary_search(endpoint).is_ok()),
         }
     }
 }
@@ -256,23 +263,21 @@ impl Policy for ExpectedLatency {
         let costs: Vec<Cost> = costs.map(|one| Cost::of(&fleet, one)).collect();
         let best = costs.iter().min_by_key(|cost| cost.total_us)?;
         let limit_us = best.total_us.saturating_add(best.margin_us);
-        let tied = |endpoint: &u32| {
-            let cost = costs.iter().find(|cost| cost.endpoint == *endpoint);
-            cost.is_some_and(|cost| cost.total_us <= limit_us)
-        };
-        let first = self
-            .among(view, &fleet, |one| {
-                tied(&one.endpoint) && fleet.has_room(one)
-            })
-            .or_else(|| self.among(view, &fleet, |one| tied(&one.endpoint)));
-        let first = first.unwrap_or(best.endpoint);
-        let ties = costs
+        let tied: Vec<&Candidate> = view
+            .candidates
             .iter()
-            .filter(|cost| cost.total_us <= limit_us)
-            .count();
+            .zip(&costs)
+            .filter(|(_, cost)| cost.total_us <= limit_us)
+            .map(|(candidate, _)| candidate)
+            .collect();
+        let roomy = |one: &&Candidate| fleet.has_room(one);
+        let first = self
+            .among(&fleet, tied.iter().copied().filter(roomy))
+            .or_else(|| self.among(&fleet, tied.iter().copied()));
+        let first = first.unwrap_or(best.endpoint);
         Some(Ranking {
             endpoints: ranked(first, &costs),
-            reason: match ties {
+            reason: match tied.len() {
                 _ if view.key.is_none() => Reason::NoKey,
                 0 | 1 => Reason::Fastest,
                 _ => Reason::NearTie,

@@ -169,7 +169,7 @@ pub enum Reason {
     NoKey,
     /// The first token is expected there soonest, or what it delays is worth less.
     Fastest,
-    /// Several are about as good, and the ring decided among them.
+    /// Several are about as good: the one that was given the least, or the ring, decided among them.
     NearTie,
     /// It holds the longest beginning of the prompt.
     LongestMatch,

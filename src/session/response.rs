@@ -121,7 +121,7 @@ fn response_chunk<S: Store + ?Sized>(
         let first_us = moment.now_us().saturating_sub(flight.departed_us);
         // One step passes in any case.
         let first_us = first_us.saturating_sub(flight.step_us);
-        if let Some(rates) = balancer.rates() {
+        if let Some(rates) = balancer.rates(flight.pool) {
             rates.first_token(reservation.endpoint(), flight.ahead_tokens, first_us);
         }
     }
@@ -205,12 +205,11 @@ fn learn(
     total_us: u64,
     tpot_us: Option<u64>,
 ) {
-    if let Some(rates) = balancer.rates() {
-        // A prompt holds its blocks from about when it is computed.
-        let waited_us = flight
-            .first_chunk_us
-            .map_or(0, |first_us| first_us.saturating_sub(flight.departed_us));
-        rates.resided(total_us.saturating_sub(waited_us));
+    if let Some(rates) = balancer.rates(flight.pool) {
+        // A prompt holds its blocks from about when it is computed, which only a stream shows.
+        if let Some(ttft_us) = flight.ttft_us(Outcome::Good) {
+            rates.resided(total_us.saturating_sub(ttft_us));
+        }
         if let Some(tpot_us) = tpot_us {
             rates.output(endpoint, flight.context_tokens, tpot_us);
         }

@@ -29,8 +29,9 @@ pub struct Report {
     pub kv_usage_permille: u32,
     /// What this Envoy had in flight there at that moment.
     pub ours: u32,
-    /// Tokens of context that this Envoy's requests there had at that moment.
-    pub ours_context_tokens: u64,
+    /// Tokens of KV cache that this Envoy's requests held there at that moment: their context, without
+    /// prompts that waited.
+    pub ours_held_tokens: u64,
     /// Size of the KV cache in tokens; 0 if the engine does not tell.
     pub kv_tokens: u64,
     /// What shows whether the engine was restarted since the report before.
@@ -73,6 +74,10 @@ pub fn load<S: Store + ?Sized>(store: &S, group: u64) -> Vec<Report> {
 }
 
 fn decode_all(bytes: &[u8]) -> Vec<Report> {
+    if bytes.len() % ROW != 0 {
+        // Of another format.
+        return Vec::new();
+    }
     bytes.chunks_exact(ROW).filter_map(decode).collect()
 }
 
@@ -100,7 +105,7 @@ fn encode_all(reports: &[Report]) -> Vec<u8> {
         for (place, figure) in [32, 40, 48].into_iter().zip(figures) {
             write(row, place, &figure.unwrap_or(UNKNOWN).to_le_bytes());
         }
-        write(row, 56, &report.ours_context_tokens.to_le_bytes());
+        write(row, 56, &report.ours_held_tokens.to_le_bytes());
         write(row, 64, &report.kv_tokens.to_le_bytes());
     }
     bytes
@@ -144,7 +149,7 @@ fn decode(row: &[u8]) -> Option<Report> {
             prompt_tokens: figure(40)?,
             output_tokens: figure(48)?,
         },
-        ours_context_tokens: read_u64(row, 56)?,
+        ours_held_tokens: read_u64(row, 56)?,
         kv_tokens: read_u64(row, 64)?,
     })
 }
@@ -165,7 +170,7 @@ mod tests {
             waiting: 12,
             kv_usage_permille: 870,
             ours: 4,
-            ours_context_tokens: 8_000,
+            ours_held_tokens: 8_000,
             kv_tokens: 275_200,
             life: Life {
                 started_s: Some(1_764_500_000),
@@ -210,7 +215,7 @@ mod tests {
             waiting: 0,
             kv_usage_permille: 0,
             ours: 0,
-            ours_context_tokens: 0,
+            ours_held_tokens: 0,
             kv_tokens: 0,
             life: Life {
                 prompt_tokens,
@@ -239,9 +244,11 @@ mod tests {
     #[test]
     fn rows_of_another_length_are_no_reports() {
         let store = MemoryStore::new();
-        store.put(&key(1), &[0xFF; 32]).unwrap();
-        assert_eq!(load(&store, 1), []);
-        assert!(!merge(&store, 1, counting(7, Some(5))));
-        assert_eq!(load(&store, 1).len(), 1);
+        for length in [32, 9 * 32, ROW - 1, ROW + 8, 10 * ROW + 1] {
+            store.put(&key(1), &vec![0xFF; length]).unwrap();
+            assert_eq!(load(&store, 1), [], "{length}");
+            assert!(!merge(&store, 1, counting(7, Some(5))));
+            assert_eq!(load(&store, 1).len(), 1);
+        }
     }
 }

@@ -56,7 +56,7 @@ impl Gateway {
                 .iter()
                 .map(Endpoint::id)
                 .collect();
-            let Some(rates) = worker.rates() else {
+            let Some(rates) = worker.rates(0) else {
                 continue;
             };
             for turn in 0..TURNS {
