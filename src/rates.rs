@@ -22,6 +22,10 @@ const FACTOR_WEIGHT: f64 = 6.0;
 /// No single answer shows an endpoint to be faster or slower than by this.
 const MOST_RATIO: f64 = 10.0;
 
+/// Longer queues and contexts count as this long, in tokens: a line is forgotten the slower, the farther out
+/// it was drawn.
+const MOST_TOKENS: u64 = 1 << 20;
+
 /// How fast an endpoint is expected to be, in whole numbers, so that a pick can be replayed from a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -230,15 +234,21 @@ impl Rates {
     /// before it, those of others included.
     pub fn first_token(&mut self, endpoint: EndpointId, tokens: u64, first_us: u64) {
         let own = self.endpoints.entry(endpoint).or_default();
-        self.first
-            .observe(&mut own.first, tokens as f64, first_us as f64);
+        self.first.observe(
+            &mut own.first,
+            tokens.min(MOST_TOKENS) as f64,
+            first_us as f64,
+        );
     }
 
     /// An answer took `token_us` per output token, with so many tokens of context.
     pub fn output(&mut self, endpoint: EndpointId, context_tokens: u64, token_us: u64) {
         let own = self.endpoints.entry(endpoint).or_default();
-        self.token
-            .observe(&mut own.token, context_tokens as f64, token_us as f64);
+        self.token.observe(
+            &mut own.token,
+            context_tokens.min(MOST_TOKENS) as f64,
+            token_us as f64,
+        );
     }
 
     /// A request held its KV cache for so long.

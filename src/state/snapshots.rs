@@ -10,6 +10,7 @@ use super::{Store, Update, update};
 use crate::endpoint::EndpointId;
 use crate::scrape::Life;
 
+const MAGIC: &[u8] = b"WRR1";
 const ROW: usize = 72;
 /// Stands for a figure that is not known.
 const UNKNOWN: u64 = u64::MAX;
@@ -74,11 +75,8 @@ pub fn load<S: Store + ?Sized>(store: &S, group: u64) -> Vec<Report> {
 }
 
 fn decode_all(bytes: &[u8]) -> Vec<Report> {
-    if bytes.len() % ROW != 0 {
-        // Of another format.
-        return Vec::new();
-    }
-    bytes.chunks_exact(ROW).filter_map(decode).collect()
+    let rows = bytes.strip_prefix(MAGIC).unwrap_or_default();
+    rows.chunks_exact(ROW).filter_map(decode).collect()
 }
 
 /// Writes all reports of a group.
@@ -88,8 +86,11 @@ pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
 }
 
 fn encode_all(reports: &[Report]) -> Vec<u8> {
-    let mut bytes = vec![0; reports.len().saturating_mul(ROW)];
-    for (row, report) in bytes.chunks_exact_mut(ROW).zip(reports) {
+    let length = reports.len().saturating_mul(ROW);
+    let mut bytes = MAGIC.to_vec();
+    bytes.resize(MAGIC.len().saturating_add(length), 0);
+    let rows = bytes.get_mut(MAGIC.len()..).unwrap_or_default();
+    for (row, report) in rows.chunks_exact_mut(ROW).zip(reports) {
         write(row, 0, &report.endpoint.0.to_le_bytes());
         write(row, 8, &report.at_ms.to_le_bytes());
         write(row, 16, &report.running.to_le_bytes());
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_another_length_are_no_reports() {
+    fn rows_of_another_format_are_no_reports() {
         let store = MemoryStore::new();
         for length in [32, 9 * 32, ROW - 1, ROW + 8, 10 * ROW + 1] {
             store.put(&key(1), &vec![0xFF; length]).unwrap();
