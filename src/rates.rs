@@ -163,11 +163,13 @@ impl Line {
         }
     }
 
+    #[inline(never)]
     fn base_and_slope(&self) -> (f64, f64) {
         self.fit.plus(self.prior).line()
     }
 
     /// An endpoint with this factor took `y` for `x`.
+    #[inline(never)]
     fn observe(&mut self, factor: &mut Factor, x: f64, y: f64) {
         let (base, slope) = self.base_and_slope();
         let expected = (base + slope * x).max(1.0);

@@ -122,6 +122,7 @@ impl PrefixIndex {
     ///
     /// By bisection, since whoever holds a block holds those before it. Where the table has lost a
     /// block from the middle, the answer may be any block before the end.
+    #[inline(never)]
     pub fn matched_blocks(&self, endpoint: EndpointId, chain: &[u64]) -> u32 {
         let Some(cache) = self.caches.get(&endpoint) else {
             return 0;
@@ -177,6 +178,7 @@ impl PrefixIndex {
     }
 
     /// The endpoint computes `chain`, or finds it: from now on it holds all of it.
+    #[inline(never)]
     pub fn insert(&mut self, endpoint: EndpointId, chain: &[u64]) -> Belief {
         let mut belief = Belief::default();
         let cache = self.caches.entry(endpoint).or_default();

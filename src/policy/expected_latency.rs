@@ -223,13 +223,10 @@ fn ring_key(view: &View<'_>) -> u64 {
 
 impl ExpectedLatency {
     /// The one of several that are about as good.
-    fn among<'a>(
-        &self,
-        fleet: &Fleet<'_>,
-        several: impl Iterator<Item = &'a Candidate>,
-    ) -> Option<u32> {
+    #[inline(never)]
+    fn among(&self, fleet: &Fleet<'_>, several: &[&Candidate]) -> Option<u32> {
         let several: Vec<u32> = match fleet.home {
-            Some(_) => several.map(|one| one.endpoint).collect(),
+            Some(_) => several.iter().map(|one| one.endpoint).collect(),
             None => least_given(several),
         };
         match several.as_slice() {
@@ -270,10 +267,11 @@ impl Policy for ExpectedLatency {
             .filter(|(_, cost)| cost.total_us <= limit_us)
             .map(|(candidate, _)| candidate)
             .collect();
-        let roomy = |one: &&Candidate| fleet.has_room(one);
+        let mut roomy = tied.clone();
+        roomy.retain(|one| fleet.has_room(one));
         let first = self
-            .among(&fleet, tied.iter().copied().filter(roomy))
-            .or_else(|| self.among(&fleet, tied.iter().copied()));
+            .among(&fleet, &roomy)
+            .or_else(|| self.among(&fleet, &tied));
         let first = first.unwrap_or(best.endpoint);
         Some(Ranking {
             endpoints: ranked(first, &costs),
@@ -289,7 +287,7 @@ impl Policy for ExpectedLatency {
 }
 
 /// Those that were given the least.
-fn least_given<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<u32> {
+fn least_given(candidates: &[&Candidate]) -> Vec<u32> {
     let mut least_blocks = u32::MAX;
     let mut least = Vec::new();
     for one in candidates {

@@ -74,6 +74,7 @@ pub fn load<S: Store + ?Sized>(store: &S, group: u64) -> Vec<Report> {
     decode_all(&bytes)
 }
 
+#[inline(never)]
 fn decode_all(bytes: &[u8]) -> Vec<Report> {
     let rows = bytes.strip_prefix(MAGIC).unwrap_or_default();
     rows.chunks_exact(ROW).filter_map(decode).collect()
@@ -85,6 +86,7 @@ pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
     let _ = store.put(&key(group), &encode_all(reports));
 }
 
+#[inline(never)]
 fn encode_all(reports: &[Report]) -> Vec<u8> {
     let length = reports.len().saturating_mul(ROW);
     let mut bytes = MAGIC.to_vec();
