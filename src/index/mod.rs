@@ -33,6 +33,9 @@ const FETCHED: usize = 32;
 /// Age that no engine's cache is taken to be below, in blocks.
 const LEAST_CAPACITY_BLOCKS: u32 = 16;
 
+/// Part of a match that may be found or missed without it showing in what the engine reports.
+const UNSURE_PART: u32 = 4;
+
 /// Count of blocks given to an endpoint at which all counts are halved: four million tokens, a few times
 /// what an engine's cache holds.
 const GIVEN_BLOCKS: u32 = 1 << 16;
@@ -230,10 +233,14 @@ impl PrefixIndex {
             return;
         }
         let age = |blocks: u32| belief.ages.get(blocks as usize).copied();
-        // The engine counts in blocks of its own, so that the last one may be found in part.
-        if found_blocks.saturating_add(1) < belief.blocks {
-            // The first block that was missed was too old, and so is everything older.
-            if let Some(age) = age(found_blocks) {
+        // The engine counts in blocks of its own, so that the last one may be found in part; and in tokens,
+        // which have more bytes in one half of a prompt than in the other.
+        let certain = found_blocks
+            .saturating_add(1)
+            .saturating_add(belief.blocks / UNSURE_PART);
+        if certain < belief.blocks {
+            // The first block that was certainly missed was too old, and so is everything older.
+            if let Some(age) = age(certain) {
                 let gone = belief.clock.wrapping_sub(age);
                 if cache.clock.wrapping_sub(gone) < cache.clock.wrapping_sub(cache.gone) {
                     cache.gone = gone;

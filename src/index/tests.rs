@@ -72,6 +72,22 @@ fn what_was_used_before_a_block_that_is_gone_is_gone_too() {
     }
 }
 
+/// Found tokens become blocks by the mean of the whole prompt, of which its parts may depart.
+#[test]
+fn a_report_that_is_a_little_less_than_believed_is_no_miss() {
+    let mut index = PrefixIndex::new(10_000);
+    index.size(A, 1_000);
+    index.insert(A, &chain(1, 20));
+    index.insert(A, &chain(2, 100));
+    let belief = index.insert(A, &chain(2, 100));
+    for found in [99, 90, 74] {
+        index.correct(A, &belief, found);
+        assert_eq!(index.matched_blocks(A, &chain(1, 20)), 20, "{found}");
+    }
+    index.correct(A, &belief, 73);
+    assert_eq!(index.matched_blocks(A, &chain(1, 20)), 0);
+}
+
 #[test]
 fn how_long_ago_the_last_block_was_used() {
     let mut index = PrefixIndex::new(10_000);

@@ -75,9 +75,10 @@ struct Flight {
     first_chunk_us: Option<u64>,
     /// Whom what follows is about: after a retry it says nothing of who served.
     picked: EndpointId,
-    /// What the index said of the prompt, and the prompt's length.
+    /// What the index said of the prompt.
     belief: Belief,
-    prompt_bytes: u64,
+    /// Bytes that the engine's count of prompt tokens stands for, if it does for bytes alone.
+    prompt_bytes: Option<u64>,
     /// What a good answer teaches of requests like this one.
     lesson: Lesson,
     /// Tokens to be computed before the first one comes out, those of others included.

@@ -166,10 +166,7 @@ fn depart<S: Store + ?Sized>(
         balancer.learn_typical(decision.cost);
     }
     let belief = balancer.sent(moment.store, reservation.endpoint(), &blocks);
-    let chosen = decision
-        .chosen()
-        .map(|chosen| chosen.load)
-        .unwrap_or_default();
+    let chosen = decision.chosen().copied().unwrap_or_default();
     events.push(Event::Picked {
         policy: decision.policy,
         endpoint: reservation.endpoint(),
@@ -201,20 +198,25 @@ fn depart<S: Store + ?Sized>(
         reader: ResponseReader::default(),
         first_chunk_us: None,
         belief,
-        prompt_bytes: request.prompt.bytes(),
+        prompt_bytes: bytes_of_tokens(request),
         lesson,
-        ahead_tokens: decision
-            .chosen()
-            .map_or(0, |chosen| chosen.queue_tokens)
+        ahead_tokens: chosen
+            .queue_tokens
             .saturating_add(decision.cost.prefill_tokens),
         context_tokens: chosen
+            .load
             .context_tokens
             .saturating_add(decision.cost.context_tokens),
-        step_us: decision.chosen().map_or(0, |chosen| {
-            chosen.pace.output_us(chosen.load.context_tokens)
-        }),
+        step_us: chosen.pace.output_us(chosen.load.context_tokens),
     };
     (State::Flight(Box::new(flight)), effects)
+}
+
+/// Bytes that the engine's count of prompt tokens stands for; `None` if it stands for more (images), or
+/// may leave out what was cached.
+fn bytes_of_tokens(request: &InferenceRequest) -> Option<u64> {
+    let counts_all = request.api != Api::Messages && request.prompt.images == 0;
+    counts_all.then(|| request.prompt.bytes())
 }
 
 fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer> {

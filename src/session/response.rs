@@ -214,8 +214,8 @@ fn learn(
             rates.output(endpoint, flight.context_tokens, tpot_us);
         }
     }
-    if let Some(usage) = flight.reader.usage() {
-        balancer.correct(endpoint, &flight.belief, flight.prompt_bytes, &usage);
+    if let (Some(bytes), Some(usage)) = (flight.prompt_bytes, flight.reader.usage()) {
+        balancer.correct(endpoint, &flight.belief, bytes, &usage);
     }
 }
 

@@ -194,3 +194,26 @@ fn what_is_cached_is_counted_in_tokens_of_the_model() {
     let missing = told.prefill_tokens - told.matched_tokens;
     assert!(told.matched_tokens > 7_000 && missing < 200, "{missing}");
 }
+
+/// An engine's tokens of an image are no text: what it found of both says nothing of the text alone.
+#[test]
+fn a_prompt_with_images_teaches_nothing_of_what_is_cached() {
+    let asked = |content: &str| {
+        let mut bench = Bench::new(
+            r#"{"endpoints": [{"address": "10.0.0.1:80"}], "explain": {"log_field": true}}"#,
+        );
+        let old = body("m", 1, 16_000, None);
+        let missed = br#"{"usage":{"prompt_tokens":9000,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+        let asking =
+            format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
+        answered(&mut bench, &old, 200, &usage(4_000, 9));
+        answered(&mut bench, asking.as_bytes(), 200, &usage(9_000, 9));
+        answered(&mut bench, asking.as_bytes(), 200, missed);
+        told(&mut bench, &mut Session::default(), &old).matched_tokens
+    };
+    let text = "word ".repeat(3_000);
+    let image = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}"#;
+    assert!(asked(&format!(r#"[{{"type":"text","text":"{text}"}},{image}]"#)) > 3_000);
+    // Of text alone, whatever was used before what is gone is gone.
+    assert_eq!(asked(&format!(r#""{text}""#)), 0);
+}
