@@ -6,7 +6,7 @@ mod learning;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use self::engines::{KvReport, Outages};
+use self::engines::{Outages, Seen};
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
@@ -75,7 +75,7 @@ struct Known {
     matched_tokens: u64,
     given_blocks: u32,
     pace: Pace,
-    kv: KvReport,
+    seen: Seen,
 }
 
 struct PoolState {
@@ -228,20 +228,12 @@ impl Balancer {
         ask: Ask<'_>,
     ) -> Option<(Decision, Reservation)> {
         let state = self.pools.get(ask.pool)?;
-        let others: Vec<(Load, u32)> = state
-            .ids
-            .iter()
-            .map(|id| self.others(*id, now_ms))
-            .collect();
         let paces = match state.policy.reads_pace() {
             // Who does not ask does not pay.
             true => self.rates.paces(&state.ids),
             false => Vec::new(),
         };
-        let kv: Vec<KvReport> = match state.policy.reads_index() {
-            true => state.ids.iter().map(|id| self.kv(*id, now_ms)).collect(),
-            false => Vec::new(),
-        };
+        let seen: Vec<Seen> = state.ids.iter().map(|id| self.seen(*id, now_ms)).collect();
         let index = self
             .index
             .as_mut()
@@ -251,11 +243,12 @@ impl Balancer {
         let known: Vec<Known> = state
             .ids
             .iter()
+            .zip(seen)
             .enumerate()
-            .map(|(at, id)| {
+            .map(|(at, (id, seen))| {
                 let mut known = Known {
                     pace: paces.get(at).copied().unwrap_or_default(),
-                    kv: kv.get(at).copied().unwrap_or_default(),
+                    seen,
                     ..Known::default()
                 };
                 if let (Some(index), Some(text)) = (index, text) {
@@ -275,7 +268,7 @@ impl Balancer {
             state.counter(ask.model),
             &state.ids,
             |carried, sequence| {
-                decision = decide(state, &ask, carried, &others, &known, sequence, moment);
+                decision = decide(state, &ask, carried, &known, sequence, moment);
                 let decision = decision.as_ref()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
@@ -351,7 +344,6 @@ fn decide(
     state: &PoolState,
     ask: &Ask<'_>,
     carried: &[Carried],
-    others: &[(Load, u32)],
     known: &[Known],
     sequence: u64,
     (now_ms, random): (u64, u64),
@@ -361,34 +353,30 @@ fn decide(
         pool.endpoints()
             .iter()
             .zip(0_u32..)
-            .zip(carried.iter().zip(others).zip(known))
-            .map(
-                |((endpoint, index), ((ours, (others, kv_usage_permille)), known))| {
-                    let load = ours.load.plus(*others);
-                    let weight = endpoint.weight.max(1);
-                    (
-                        endpoint,
-                        Candidate {
-                            endpoint: index,
-                            weight,
-                            load,
-                            other_requests: others.requests,
-                            kv_usage_permille: *kv_usage_permille,
-                            matched_blocks: known.matched.blocks,
-                            matched_tokens: known.matched_tokens,
-                            matched_age_permille: known.matched.age_permille,
-                            given_blocks: known.given_blocks,
-                            queue_tokens: match state.policy.reads_pace() {
-                                true => queue_tokens(known, load, now_ms, ours.moved_ms),
-                                false => load.prefill_tokens,
-                            },
-                            kv_tokens: known.kv.tokens,
-                            kv_used_tokens: known.kv.used_tokens(ours.load, load),
-                            pace: known.pace,
-                        },
-                    )
-                },
-            )
+            .zip(carried.iter().zip(known))
+            .map(|((endpoint, index), (ours, known))| {
+                let seen = &known.seen;
+                let load = ours.load.plus(seen.others);
+                let candidate = Candidate {
+                    endpoint: index,
+                    weight: endpoint.weight.max(1),
+                    load,
+                    other_requests: seen.others.requests,
+                    kv_usage_permille: seen.kv_usage_permille,
+                    matched_blocks: known.matched.blocks,
+                    matched_tokens: known.matched_tokens,
+                    matched_age_permille: known.matched.age_permille,
+                    given_blocks: known.given_blocks,
+                    queue_tokens: match state.policy.reads_pace() {
+                        true => queue_tokens(&known.pace, load, now_ms, ours.moved_ms),
+                        false => load.prefill_tokens,
+                    },
+                    kv_tokens: seen.kv_tokens,
+                    kv_used_tokens: seen.kv_used_tokens(ours.load),
+                    pace: known.pace,
+                };
+                (endpoint, candidate)
+            })
     };
     let serving = all()
         .filter(|(endpoint, _)| endpoint.serves(ask.model))
@@ -434,8 +422,7 @@ fn decide(
 ///
 /// An engine whose queue has not moved for much longer than it should take waits for something else,
 /// for space above all: then nothing is taken off.
-fn queue_tokens(known: &Known, load: Load, now_ms: u64, moved_ms: u64) -> u64 {
-    let pace = &known.pace;
+fn queue_tokens(pace: &Pace, load: Load, now_ms: u64, moved_ms: u64) -> u64 {
     let elapsed_us = now_ms.saturating_sub(moved_ms).saturating_mul(1_000);
     let patience_us = pace.prefill_us(load.prefill_tokens).saturating_mul(3) / 2;
     let steps_us = pace.output_us(load.context_tokens).saturating_mul(2);

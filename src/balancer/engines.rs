@@ -12,27 +12,30 @@ use crate::state::snapshots::{self, Report};
 /// An endpoint that refuses connections is forgotten once in so long, in milliseconds.
 const FORGET_EVERY_MS: u64 = 1_000;
 
-/// An engine's KV cache when it last reported.
+/// An endpoint as its engine last reported it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KvReport {
-    /// Its size; 0 if unknown.
-    pub(super) tokens: u64,
-    used_tokens: u64,
+pub(super) struct Seen {
+    /// Traffic that is not ours.
+    pub(super) others: Load,
+    pub(super) kv_usage_permille: u32,
+    /// Size of the KV cache; 0 if unknown.
+    pub(super) kv_tokens: u64,
+    kv_reported_tokens: u64,
     /// What our requests there held at that moment.
     ours_held_tokens: u64,
 }
 
-impl KvReport {
-    /// What is in use or waited for now: as reported, with the context of `ours` in the place of what they
-    /// held then, and with other people's prompts that wait. 0 if the size is unknown.
-    pub(super) fn used_tokens(&self, ours: Load, all: Load) -> u64 {
-        if self.tokens == 0 {
+impl Seen {
+    /// KV cache that is in use or waited for now: as reported, with the context of `ours` in the place of
+    /// what they held then, and with other people's prompts that wait. 0 if the size is unknown.
+    pub(super) fn kv_used_tokens(&self, ours: Load) -> u64 {
+        if self.kv_tokens == 0 {
             return 0;
         }
-        self.used_tokens
+        self.kv_reported_tokens
             .saturating_add(ours.context_tokens)
             .saturating_sub(self.ours_held_tokens)
-            .saturating_add(all.prefill_tokens.saturating_sub(ours.prefill_tokens))
+            .saturating_add(self.others.prefill_tokens)
     }
 }
 
@@ -130,39 +133,29 @@ impl Balancer {
         }
     }
 
-    /// Traffic at an endpoint that is not ours, and its KV cache usage, as far as a fresh report tells.
-    pub(super) fn others(&self, id: EndpointId, now_ms: u64) -> (Load, u32) {
-        let Some(report) = self
-            .reports
-            .get(&id)
-            .filter(|report| report.is_fresh(now_ms, self.stale_after_ms))
-        else {
-            return (Load::default(), 0);
-        };
-        let requests = report.others();
-        let waiting = u64::from(requests.min(report.waiting));
-        let load = Load {
-            requests,
-            waiting: requests.min(report.waiting),
-            prefill_tokens: waiting.saturating_mul(self.typical.prefill_tokens),
-            decode_tokens: u64::from(requests).saturating_mul(self.typical.decode_tokens),
-            context_tokens: u64::from(requests).saturating_mul(self.typical.context_tokens),
-        };
-        (load, report.kv_usage_permille)
-    }
-
-    /// The KV cache of an endpoint, as far as a fresh report tells.
-    pub(super) fn kv(&self, id: EndpointId, now_ms: u64) -> KvReport {
+    /// What a fresh report tells of an endpoint besides our own requests; nothing without one.
+    pub(super) fn seen(&self, id: EndpointId, now_ms: u64) -> Seen {
         let report = self.reports.get(&id);
         let Some(report) = report.filter(|one| one.is_fresh(now_ms, self.stale_after_ms)) else {
-            return KvReport::default();
+            return Seen::default();
         };
+        let requests = report.others();
+        let waiting = requests.min(report.waiting);
+        let priced = |requests: u32, tokens: u64| u64::from(requests).saturating_mul(tokens);
         let used = report
             .kv_tokens
             .saturating_mul(u64::from(report.kv_usage_permille));
-        KvReport {
-            tokens: report.kv_tokens,
-            used_tokens: used / 1_000,
+        Seen {
+            others: Load {
+                requests,
+                waiting,
+                prefill_tokens: priced(waiting, self.typical.prefill_tokens),
+                decode_tokens: priced(requests, self.typical.decode_tokens),
+                context_tokens: priced(requests, self.typical.context_tokens),
+            },
+            kv_usage_permille: report.kv_usage_permille,
+            kv_tokens: report.kv_tokens,
+            kv_reported_tokens: used / 1_000,
             ours_held_tokens: report.ours_held_tokens,
         }
     }

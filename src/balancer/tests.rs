@@ -263,15 +263,12 @@ fn paces_are_learned_for_whoever_reads_them_and_the_index_is_kept_for_whoever_as
 }
 
 /// An endpoint that computes ten tokens of prompts in a millisecond and takes one for an output token.
-fn ten_tokens_a_ms() -> Known {
-    Known {
-        pace: Pace {
-            prefill_us_per_1k_tokens: 100_000,
-            token_us: 1_000,
-            token_us_per_1k_context: 0,
-            ..Pace::default()
-        },
-        ..Known::default()
+fn ten_tokens_a_ms() -> Pace {
+    Pace {
+        prefill_us_per_1k_tokens: 100_000,
+        token_us: 1_000,
+        token_us_per_1k_context: 0,
+        ..Pace::default()
     }
 }
 
@@ -313,14 +310,14 @@ proptest! {
         prefill_tokens in 0_u64..200_000, waiting in 0_u32..50, context_tokens in any::<u64>(),
         times in proptest::collection::vec(any::<u32>(), 2..20), prefill_us_per_1k_tokens in any::<u32>(),
     ) {
-        let mut known = ten_tokens_a_ms();
-        known.pace.prefill_us_per_1k_tokens = prefill_us_per_1k_tokens;
+        let mut pace = ten_tokens_a_ms();
+        pace.prefill_us_per_1k_tokens = prefill_us_per_1k_tokens;
         let load = Load { requests: waiting, waiting, prefill_tokens, context_tokens, ..Load::default() };
         let mut times = times;
         times.sort_unstable();
         let queued: Vec<u64> = times
             .iter()
-            .map(|now_ms| queue_tokens(&known, load, u64::from(*now_ms), 0))
+            .map(|now_ms| queue_tokens(&pace, load, u64::from(*now_ms), 0))
             .collect();
         for pair in queued.windows(2) {
             prop_assert!(pair[1] <= pair[0] || pair[1] == prefill_tokens, "{queued:?}");
