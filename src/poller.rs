@@ -27,7 +27,12 @@ struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The engine says how it is.
-    Report(Report),
+    Report {
+        /// When it was asked, in milliseconds.
+        asked_ms: u64,
+        /// What it says.
+        report: Report,
+    },
     /// Nobody listens there.
     Refused,
     /// It says nothing, or nobody knows what.
@@ -123,7 +128,7 @@ impl Poller {
         let Some(snapshot) = snapshot else {
             return Answer::Nothing;
         };
-        Answer::Report(Report {
+        let report = Report {
             endpoint: id,
             at_ms: now_ms,
             running: snapshot.running.unwrap_or(0),
@@ -140,7 +145,11 @@ impl Poller {
                 .and(snapshot.kv_tokens())
                 .unwrap_or(0),
             life: Life::of(&snapshot),
-        })
+        };
+        Answer::Report {
+            asked_ms: asked.at_ms,
+            report,
+        }
     }
 }
 
@@ -157,7 +166,7 @@ mod tests {
 
     fn reported(answer: Answer) -> Report {
         match answer {
-            Answer::Report(report) => report,
+            Answer::Report { report, .. } => report,
             other => panic!("{other:?}"),
         }
     }

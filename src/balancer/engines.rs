@@ -108,10 +108,23 @@ impl Balancer {
         }
     }
 
-    /// Takes an engine's report for all workers. Says whether it shows that the engine was restarted
+    /// The configuration is gone: nothing of it stays in the store.
+    pub fn close<S: Store + ?Sized>(&mut self, store: &S) {
+        snapshots::clear(store, self.config.fingerprint);
+        if let Some(index) = &mut self.index {
+            index.clear(store);
+        }
+    }
+
+    /// Takes an engine's report, asked for at `asked_ms`, for all workers. Says whether it shows that the engine was restarted
     /// since the last one; what was cached there is then forgotten. Of each restart one worker hears.
-    pub fn reported<S: Store + ?Sized>(&mut self, store: &S, report: Report) -> bool {
-        let restarted = snapshots::merge(store, self.config.fingerprint, report);
+    pub fn reported<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        asked_ms: u64,
+        report: Report,
+    ) -> bool {
+        let restarted = snapshots::merge(store, self.config.fingerprint, asked_ms, report);
         if restarted {
             self.forget(store, report.endpoint);
         }

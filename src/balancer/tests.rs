@@ -204,17 +204,17 @@ fn a_restart_is_forgotten_by_all_workers_and_told_to_one_of_them() {
         let endpoint = Endpoint::new(endpoint.parse().unwrap()).id();
         workers[2].sent(&store, endpoint, &blocks);
     }
-    assert!(!workers[0].reported(&store, counted(first, 900)));
+    assert!(!workers[0].reported(&store, 2_000, counted(first, 900)));
     assert_eq!(matched_blocks(&mut workers[1]), [40, 40]);
     // The lease has gone to another worker, which has not even read what the third one sent.
-    assert!(workers[3].reported(&store, counted(first, 10)));
+    assert!(workers[3].reported(&store, 2_000, counted(first, 10)));
     for worker in &mut workers {
         assert_eq!(matched_blocks(worker), [0, 40]);
     }
     // And on to the next: it tells nothing again, and what was sent since then is there.
     let endpoint = Endpoint::new(first.parse().unwrap()).id();
     workers[2].sent(&store, endpoint, &blocks);
-    assert!(!workers[0].reported(&store, counted(first, 20)));
+    assert!(!workers[0].reported(&store, 2_000, counted(first, 20)));
     for worker in &mut workers {
         assert_eq!(matched_blocks(worker), [40, 40]);
     }

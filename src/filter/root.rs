@@ -22,7 +22,6 @@ use crate::random::Random;
 use crate::scrape::prometheus::MAX_TEXT_BYTES;
 use crate::session::Input;
 use crate::state::lease::{self, Lease};
-use crate::state::snapshots;
 use crate::state::unique_id;
 use crate::steer::ORIGINAL_DST_HEADER;
 
@@ -139,8 +138,8 @@ impl Root {
         let now_ms = host::now_ns() / 1_000_000;
         let totals = vm.balancer.totals(&SharedData);
         match poller.answered(id, now_ms, status, body, &totals) {
-            Answer::Report(report) => {
-                if vm.balancer.reported(&SharedData, report) {
+            Answer::Report { asked_ms, report } => {
+                if vm.balancer.reported(&SharedData, asked_ms, report) {
                     vm.metrics.restarted(id);
                 }
             }
@@ -240,7 +239,7 @@ impl Context for Root {
             let totals = vm.balancer.totals(&SharedData);
             vm.metrics.gauges(&vm.balancer, &totals, now_ms);
             vm.metrics.flush();
-            snapshots::save(&SharedData, vm.balancer.config().fingerprint, &[]);
+            vm.balancer.close(&SharedData);
         }
         true
     }

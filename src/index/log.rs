@@ -90,6 +90,17 @@ impl Log {
         }
     }
 
+    /// Empties the whole log: keys cannot be deleted, and a configuration that is gone may never come back.
+    pub(super) fn clear<S: Store + ?Sized>(&self, store: &S) {
+        let keys = (0..SEGMENTS).map(|segment| self.key(segment));
+        for key in keys.chain([self.prefix.clone()]) {
+            // What was never written takes nothing.
+            if store.get(&key).is_some_and(|(bytes, _)| !bytes.is_empty()) {
+                let _ = store.put(&key, &[]);
+            }
+        }
+    }
+
     fn encode(&self, entry: Entry<'_>) -> Vec<u8> {
         let (kind, endpoint, blocks) = match entry {
             Entry::Sent(endpoint, blocks) => (1_u8, endpoint, blocks),
@@ -111,6 +122,11 @@ impl Log {
     /// Gives everything that others have said since the last time to `apply`.
     pub(super) fn read<S: Store + ?Sized>(&mut self, store: &S, mut apply: impl FnMut(Entry<'_>)) {
         let head = self.head(store);
+        if self.segment > head {
+            // The log has begun anew.
+            self.segment = head;
+            self.read = NUMBER;
+        }
         if self.segment.saturating_add(SEGMENTS) <= head {
             self.segment = head.saturating_sub(SEGMENTS - 1);
             self.read = NUMBER;
@@ -119,7 +135,12 @@ impl Log {
             if let Some((bytes, _)) = store.get(&self.key(self.segment))
                 && read_u64(&bytes, 0) == Some(self.segment)
             {
-                self.read = self.apply_from(&bytes, self.read, &mut apply);
+                let from = match self.read <= bytes.len() {
+                    true => self.read,
+                    // This segment has.
+                    false => NUMBER,
+                };
+                self.read = self.apply_from(&bytes, from, &mut apply);
             }
             if self.segment == head {
                 break;

@@ -337,6 +337,11 @@ impl SharedIndex {
         self.index.forget(endpoint);
     }
 
+    /// Nobody will read what was said.
+    pub fn clear<S: Store + ?Sized>(&self, store: &S) {
+        self.log.clear(store);
+    }
+
     /// As [`PrefixIndex::correct`], for this worker; the others learn from answers of their own.
     pub fn correct(&mut self, endpoint: EndpointId, belief: &Belief, found_blocks: u32) {
         self.index.correct(endpoint, belief, found_blocks);

@@ -266,6 +266,29 @@ fn what_one_worker_sends_all_workers_know() {
 }
 
 #[test]
+fn a_log_that_is_emptied_takes_nothing_and_those_who_go_on_hear_each_other() {
+    let store = MemoryStore::new();
+    let mut workers: Vec<SharedIndex> = (1..=2).map(|vm| SharedIndex::new(10_000, vm, 7)).collect();
+    for turn in 0..300_u64 {
+        workers[0].insert(&store, A, &chain(turn, 30));
+        workers[1].latest(&store);
+    }
+    let kept = || {
+        let key = |segment: u64| format!("warmroute/1/index/{:016x}/{segment}", 7);
+        let bytes = |key: String| store.get(&key).map_or(0, |(bytes, _)| bytes.len());
+        (0..64).map(key).map(bytes).sum::<usize>()
+    };
+    assert!(kept() > 50_000);
+    workers[0].clear(&store);
+    assert_eq!(kept(), 0);
+    for turn in 300..400_u64 {
+        workers[0].insert(&store, A, &chain(turn, 30));
+        let found = workers[1].latest(&store);
+        assert_eq!(found.matched_blocks(A, &chain(turn, 30)), 30, "{turn}");
+    }
+}
+
+#[test]
 fn who_falls_far_behind_goes_on_with_what_is_left_of_the_log() {
     let store = MemoryStore::new();
     let mut writer = SharedIndex::new(100_000, 1, 7);

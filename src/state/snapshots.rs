@@ -81,9 +81,16 @@ fn decode_all(bytes: &[u8]) -> Vec<Report> {
 }
 
 /// Writes all reports of a group.
+#[cfg(test)]
 pub fn save<S: Store + ?Sized>(store: &S, group: u64, reports: &[Report]) {
+    store.put(&key(group), &encode_all(reports)).unwrap();
+}
+
+/// The group is gone. Of a group that goes on, all is known again with the next answers, but for a restart
+/// in between.
+pub fn clear<S: Store + ?Sized>(store: &S, group: u64) {
     // A refused write leaves the last reports, which age out.
-    let _ = store.put(&key(group), &encode_all(reports));
+    let _ = store.put(&key(group), &[]);
 }
 
 #[inline(never)]
@@ -114,17 +121,22 @@ fn encode_all(reports: &[Report]) -> Vec<u8> {
     bytes
 }
 
-/// Puts one endpoint's report in the place of its last one. What another VM learned while it held the
-/// lease stays until there is something better.
+/// Puts one endpoint's report, which was asked for at `asked_ms`, in the place of its last one. What
+/// another VM learned while it held the lease stays until there is something better: one that was asked for
+/// before the last one came is older than that, however late it comes.
 ///
 /// Says whether the engine was restarted between the two. Of each restart one caller hears, once:
 /// the one whose report stands.
-pub fn merge<S: Store + ?Sized>(store: &S, group: u64, report: Report) -> bool {
+pub fn merge<S: Store + ?Sized>(store: &S, group: u64, asked_ms: u64, report: Report) -> bool {
     let mut restarted = false;
     let outcome = update(store, &key(group), |bytes| {
         let mut reports = decode_all(bytes);
         let mut report = report;
         let before = reports.iter().find(|old| old.endpoint == report.endpoint);
+        // One from the future was made before the clock was set back.
+        if before.is_some_and(|old| asked_ms < old.at_ms && old.at_ms <= report.at_ms) {
+            return false;
+        }
         let before = before.map(|old| old.life).unwrap_or_default();
         restarted = report.life.is_new_since(&before);
         report.life = report.life.following(&before);
@@ -230,7 +242,7 @@ mod tests {
     #[test]
     fn a_restart_is_told_once_whoever_holds_the_lease_and_of_one_endpoint_alone() {
         let store = MemoryStore::new();
-        let told = |endpoint, prompt_tokens| merge(&store, 1, counting(endpoint, prompt_tokens));
+        let told = |endpoint, prompt_tokens| merge(&store, 1, 1, counting(endpoint, prompt_tokens));
         assert!(
             !told(7, Some(900)) && !told(8, Some(900)),
             "the first say nothing"
@@ -241,7 +253,28 @@ mod tests {
         assert!(told(7, Some(10)));
         assert!(!told(7, Some(10)) && !told(7, Some(20)) && !told(8, Some(901)));
         assert!(told(8, Some(1)));
-        assert!(!merge(&store, 2, counting(7, Some(0))), "another group's");
+        assert!(
+            !merge(&store, 2, 1, counting(7, Some(0))),
+            "another group's"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_no_restart() {
+        let store = MemoryStore::new();
+        let at = |at_ms, tokens| Report {
+            at_ms,
+            ..counting(7, Some(tokens))
+        };
+        let counted = || load(&store, 1)[0].life.prompt_tokens;
+        assert!(!merge(&store, 1, 1_000, at(1_010, 500)));
+        // Another VM asked before that, and hears after it.
+        assert!(!merge(&store, 1, 900, at(1_600, 400)));
+        assert_eq!(counted(), Some(500));
+        assert!(merge(&store, 1, 2_000, at(2_010, 10)), "a true one is");
+        // A clock that is set back keeps nothing.
+        assert!(!merge(&store, 1, 100, at(110, 20)));
+        assert_eq!(counted(), Some(20));
     }
 
     #[test]
@@ -250,7 +283,7 @@ mod tests {
         for length in [32, 9 * 32, ROW - 1, ROW + 8, 10 * ROW + 1] {
             store.put(&key(1), &vec![0xFF; length]).unwrap();
             assert_eq!(load(&store, 1), [], "{length}");
-            assert!(!merge(&store, 1, counting(7, Some(5))));
+            assert!(!merge(&store, 1, 1, counting(7, Some(5))));
             assert_eq!(load(&store, 1).len(), 1);
         }
     }

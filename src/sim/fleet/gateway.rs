@@ -139,8 +139,8 @@ impl Gateway {
             };
             let page = metrics(replica);
             let answer = poller.answered(id, now_ms, 200, page.as_bytes(), &totals);
-            if let Answer::Report(report) = answer {
-                balancer.reported(&self.store, report);
+            if let Answer::Report { asked_ms, report } = answer {
+                balancer.reported(&self.store, asked_ms, report);
             }
         }
     }
