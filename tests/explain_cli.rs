@@ -209,6 +209,19 @@ fn bad_lines_are_named_by_their_number() {
 }
 
 #[test]
+fn a_line_with_two_accounts_is_refused() {
+    let config = file("forged.json", PREFIX_HASH);
+    let accounts = accounts(PREFIX_HASH, 2);
+    let log = json!({"agent": accounts[0], "why": accounts[1]}).to_string() + "\n";
+    let outcome = explain(&["--config", &config], &log);
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    assert_eq!(
+        outcome.stdout.lines().next().unwrap(),
+        "1: error: 2 values of the line are accounts, of which a client has written all but one"
+    );
+}
+
+#[test]
 fn another_configuration_is_told_of() {
     let config = file("other.json", LATENCY);
     let outcome = explain(&["--config", &config], &text_log(&accounts(PREFIX_HASH, 1)));

@@ -152,12 +152,13 @@ fn read(
             break;
         }
         let line = String::from_utf8_lossy(&bytes);
-        let Some(found) = account::find(&line) else {
+        let Some(found) = account::find(&line).transpose() else {
             tally.without += 1;
             continue;
         };
         let place = format!("{place}{number}");
-        match one(&found, replays) {
+        let found = found.map_err(|why| why.to_string());
+        match found.and_then(|found| one(&found, replays)) {
             Ok((account, outcome)) => {
                 let same = outcome == Outcome::logged(&account);
                 let count = if same {

@@ -18,6 +18,11 @@ pub enum AccountError {
     Malformed(String),
     /// Of another version.
     Version(u64),
+    /// Several values of a log line are accounts.
+    Several {
+        /// How many.
+        found: usize,
+    },
     /// Not all candidates are listed.
     Incomplete {
         /// How many are.
@@ -43,6 +48,10 @@ impl fmt::Display for AccountError {
             Self::Version(version) => write!(
                 f,
                 "an account of version {version}; this program reads version {VERSION}"
+            ),
+            Self::Several { found } => write!(
+                f,
+                "{found} values of the line are accounts, of which a client has written all but one"
             ),
             Self::Incomplete { listed } => write!(
                 f,

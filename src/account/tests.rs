@@ -253,11 +253,16 @@ fn a_pool_that_is_too_large_says_so_and_is_refused() {
     );
 }
 
+/// The account in a line that has no more than one.
+fn found(line: &str) -> Option<String> {
+    find(line).unwrap()
+}
+
 #[test]
 fn accounts_are_found_in_text_and_in_json() {
     let config = config(&json!({"name": "random"}), &[1, 1]);
     let (_, line) = decided(&config, &view(&config.pools[0].pool, &idle(2)));
-    let found = |text: &str| find(text).unwrap_or_else(|| panic!("nothing in {text}"));
+    let found = |text: &str| found(text).unwrap_or_else(|| panic!("nothing in {text}"));
     assert_eq!(found(&line), line);
     assert_eq!(
         found(&format!("POST / 200 warmroute={line} tail {{}}\n")),
@@ -280,11 +285,61 @@ fn accounts_are_found_in_text_and_in_json() {
         "{\"warm",
         "{{{{",
     ] {
-        assert_eq!(find(none), None, "{none}");
+        assert_eq!(find(none), Ok(None), "{none}");
     }
     // One that was cut off is found, so that it can be complained of.
     let cut = &line[..line.len() - 5];
     assert_eq!(found(&format!("x {cut}")), cut);
+}
+
+/// A client writes paths and headers, and what it writes may sort before or after the account.
+#[test]
+fn clients_neither_forge_nor_hide_an_account_in_json() {
+    let config = config(&json!({"name": "random"}), &[1, 1]);
+    let (_, line) = decided(&config, &view(&config.pools[0].pool, &idle(2)));
+    let cut = &line[..line.len() - 5];
+    let incomplete = line.replace("\"complete\":true", "\"complete\":false");
+    let forged = line.replace("10.0.0.1", "10.6.6.6");
+    for member in ["agent", "why"] {
+        let beside = |written: &str, account: &str| {
+            json!({member: written, "decision": account, "n": [{"deep": "x"}]}).to_string()
+        };
+        for broken in [
+            "{\"warmroute\":",
+            "{\"warmroute\":1}",
+            "{\"warmroute\":9}",
+            cut,
+            &format!("{forged}{forged}"),
+            // Not as a whole.
+            &format!("/{forged}"),
+        ] {
+            let found = find(&beside(broken, &line));
+            assert_eq!(found, Ok(Some(line.clone())), "{member}: {broken}");
+        }
+        for account in [&line, &incomplete] {
+            let refused = find(&beside(&forged, account)).unwrap_err();
+            assert_eq!(
+                refused.to_string(),
+                "2 values of the line are accounts, of which a client has written all but one"
+            );
+        }
+        // To say the same does no harm, and a broken one alone is complained of.
+        assert_eq!(found(&beside(&line, &line)), Some(line.clone()));
+        assert_eq!(found(&beside("curl/8", cut)), Some(cut.to_owned()));
+    }
+    // As an object in JSON that a format in text has made, and as text that has come into JSON.
+    let object = format!("{{\"agent\":{},\"why\":{line}}}", json!(cut));
+    assert_eq!(found(&object), Some(line.clone()));
+    let object = format!("{{\"agent\":{},\"why\":{line}}}", json!(forged));
+    assert_eq!(find(&object), Err(AccountError::Several { found: 2 }));
+    let text = format!("GET /{forged} {{\"warmroute\": warmroute={line}\n");
+    let shipped = json!({"log": text, "stream": "stdout"}).to_string();
+    assert_eq!(found(&shipped), Some(line.clone()));
+    // In text too, a broken one after the account does not hide it.
+    assert_eq!(
+        found(&format!("{line} agent={{\"warmroute\":1}}")),
+        Some(line)
+    );
 }
 
 #[test]
@@ -407,7 +462,7 @@ proptest! {
                 random,
             };
             let (ranking, line) = decided(&config, &view);
-            let found = find(&format!("x={line} y"));
+            let found = found(&format!("x={line} y"));
             prop_assert_eq!(found.as_deref(), Some(line.as_str()));
             prop_assert_eq!(decide_again(&config, &line), Ok(ranking), "{}: {}", policy, line);
         }
@@ -426,7 +481,7 @@ proptest! {
         let (_, mut line) = decided(&config, &view(&config.pools[0].pool, &idle(2)));
         let at = cut.min(line.len());
         line.replace_range(at..(at + put.len()).min(line.len()), &put);
-        if let Some(found) = find(&line) {
+        if let Ok(Some(found)) = find(&line) {
             let _ = decide_again(&config, &found);
         }
     }

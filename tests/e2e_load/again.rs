@@ -71,7 +71,7 @@ async fn accounts(fleet: &Fleet, wanted: usize) -> Vec<String> {
         let log = fleet.envoy.access_log();
         let found: Vec<String> = log
             .lines()
-            .filter_map(find)
+            .filter_map(|line| find(line).unwrap())
             .filter(|account| account.ends_with("]}"))
             .collect();
         if found.len() >= wanted {
