@@ -9,36 +9,20 @@
 #[path = "support/example.rs"]
 mod example;
 
+use example::{Example, Outcome};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::path::Path;
 
-/// What a run printed and returned.
-#[derive(Debug, PartialEq, Eq)]
-struct Outcome {
-    stdout: String,
-    stderr: String,
-    code: i32,
-}
-
-/// The checker, built once.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example::built("check"))
-}
+static CHECK: Example = Example::new("check");
 
 fn check(arguments: &[&str]) -> Outcome {
-    let output = Command::new(program())
+    let output = CHECK
+        .command()
         .args(arguments)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
-    Outcome {
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-        code: output.status.code().unwrap(),
-    }
+    output.into()
 }
 
 /// Checks a file with this content. Its name is left out of what was printed.

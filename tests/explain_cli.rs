@@ -9,12 +9,12 @@
 #[path = "support/example.rs"]
 mod example;
 
+use example::{Example, Outcome};
 use serde_json::json;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::rc::Rc;
-use std::sync::OnceLock;
 use warmroute::account;
 use warmroute::balancer::{Ask, Balancer};
 use warmroute::config::Config;
@@ -26,18 +26,7 @@ const PREFIX_HASH: &str = r#"{"policy": {"name": "prefix_hash"},
 const LATENCY: &str = r#"{"policy": {"name": "expected_latency"},
     "endpoints": [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80", "weight": 2}]}"#;
 
-/// What a run printed and returned.
-#[derive(Debug, PartialEq, Eq)]
-struct Outcome {
-    stdout: String,
-    stderr: String,
-    code: i32,
-}
-
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example::built("explain"))
-}
+static EXPLAIN: Example = Example::new("explain");
 
 /// A file with this content.
 fn file(name: &str, text: &str) -> String {
@@ -48,7 +37,8 @@ fn file(name: &str, text: &str) -> String {
 
 /// Runs the program with `log` at its standard input.
 fn explain(arguments: &[&str], log: &str) -> Outcome {
-    let mut child = Command::new(program())
+    let mut child = EXPLAIN
+        .command()
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -60,11 +50,7 @@ fn explain(arguments: &[&str], log: &str) -> Outcome {
     let writer = std::thread::spawn(move || stdin.write_all(log.as_bytes()).is_ok());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
-    Outcome {
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-        code: output.status.code().unwrap(),
-    }
+    output.into()
 }
 
 /// The accounts of so many picks that are never complete.

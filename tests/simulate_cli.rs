@@ -9,19 +9,15 @@
 #[path = "support/example.rs"]
 mod example;
 
+use example::Example;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Output;
 
-/// The simulator, built once.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example::built("simulate"))
-}
+static SIMULATE: Example = Example::new("simulate");
 
 fn simulate(arguments: &[&str]) -> Output {
-    Command::new(program()).args(arguments).output().unwrap()
+    SIMULATE.command().args(arguments).output().unwrap()
 }
 
 fn scratch(name: &str) -> PathBuf {

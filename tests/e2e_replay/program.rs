@@ -1,6 +1,6 @@
 //! The program itself: reports, exit codes, errors.
 
-use crate::example;
+use crate::example::Example;
 use crate::support::mock::{Mock, MockOptions};
 use crate::support::root;
 use serde_json::Value;
@@ -8,18 +8,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use warmroute::sim::replica::Profile;
 
 /// Long enough for a busy machine; it is only spent if something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program, built once.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| example::built("replay"))
-}
+static REPLAY: Example = Example::new("replay");
 
 /// A file of this test alone.
 fn file(name: &str) -> PathBuf {
@@ -30,7 +25,7 @@ fn file(name: &str) -> PathBuf {
 fn replay(json: &Path, arguments: &[&str]) -> Command {
     // What an earlier run left must not count.
     let _ = fs::remove_file(json);
-    let mut command = Command::new(program());
+    let mut command = REPLAY.command();
     command
         .args(["--seeds", "1", "--profile", "fast", "--replicas", "2"])
         .args(["--requests", "40", "--rate", "40", "--speed", "4", "--json"])
@@ -181,7 +176,8 @@ fn a_malformed_trace_is_refused_with_file_and_line_before_anything_runs() {
     fs::write(&trace, format!("{good}\n{{\"timestamp\": 5}}\n")).unwrap();
     let json = file("trace.json");
     let _ = fs::remove_file(&json);
-    let output = Command::new(program())
+    let output = REPLAY
+        .command()
         .args(["--routers", "envoy/round_robin", "--trace"])
         .arg(&trace)
         .arg("--json")
@@ -219,7 +215,7 @@ fn options_that_contradict_each_other_are_refused() {
     ] {
         let mut command = replay(&json, &[]);
         if arguments.contains(&"--speed") {
-            command = Command::new(program());
+            command = REPLAY.command();
         }
         let output = command.args(&arguments).output().unwrap();
         assert_ne!(code(&output), Some(0));
@@ -247,7 +243,8 @@ async fn slow() -> Mock {
 /// The program, as it sends one request every 100 ms to `to`.
 fn start(json: &Path, to: &[&str]) -> Child {
     let _ = fs::remove_file(json);
-    Command::new(program())
+    REPLAY
+        .command()
         .args(["--workload", "uniform", "--requests", "600", "--rate", "10"])
         .args([
             "--prompt-tokens",
@@ -337,7 +334,8 @@ async fn a_router_that_dies_costs_its_requests_and_is_named() {
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
     let _ = fs::remove_file(&json);
     let endpoint = mock.addr().to_string();
-    let child = Command::new(program())
+    let child = REPLAY
+        .command()
         .args(["--workload", "uniform", "--requests", "60", "--rate", "10"])
         .args([
             "--prompt-tokens",
