@@ -49,11 +49,30 @@ pub const VERSION: u64 = 1;
 /// Most candidates that an account lists: about 60 KB.
 pub const LISTED: usize = 512;
 
-/// How many figures a candidate has.
+/// How many figures a candidate has, and a load.
 const FIGURES: usize = 20;
+const LOAD_FIGURES: usize = 5;
 
-/// The figures of a candidate, in the order of the line.
-fn figures(candidate: &Candidate) -> [u64; FIGURES] {
+/// Where a figure is kept.
+enum Place<'a> {
+    /// In 32 bits.
+    Small(&'a mut u32),
+    /// In 64 bits.
+    Large(&'a mut u64),
+}
+
+impl Place<'_> {
+    fn figure(self) -> u64 {
+        match self {
+            Self::Small(figure) => u64::from(*figure),
+            Self::Large(figure) => *figure,
+        }
+    }
+}
+
+/// The figures of a candidate in the order of the line, to be written or read.
+fn places(candidate: &mut Candidate) -> [Place<'_>; FIGURES] {
+    use Place::{Large, Small};
     // All of them by name: what is new must be written, or nothing can be decided again.
     let Candidate {
         endpoint: _,
@@ -69,7 +88,7 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         kv_tokens,
         kv_used_tokens,
         pace,
-    } = *candidate;
+    } = candidate;
     let Pace {
         first_us,
         prefill_us_per_1k_tokens,
@@ -77,46 +96,50 @@ fn figures(candidate: &Candidate) -> [u64; FIGURES] {
         token_us_per_1k_context,
         residence_us,
     } = pace;
-    let [requests, waiting, prefill, decode, context] = load_figures(&load);
+    let [requests, waiting, prefill, decode, context] = load_places(load);
     [
-        u64::from(weight),
+        Small(weight),
         requests,
         waiting,
         prefill,
         decode,
         context,
-        u64::from(other_requests),
-        u64::from(kv_usage_permille),
-        u64::from(matched_blocks),
-        matched_tokens,
-        u64::from(matched_age_permille),
-        u64::from(given_blocks),
-        queue_tokens,
-        kv_tokens,
-        kv_used_tokens,
-        u64::from(first_us),
-        u64::from(prefill_us_per_1k_tokens),
-        u64::from(token_us),
-        u64::from(token_us_per_1k_context),
-        residence_us,
+        Small(other_requests),
+        Small(kv_usage_permille),
+        Small(matched_blocks),
+        Large(matched_tokens),
+        Small(matched_age_permille),
+        Small(given_blocks),
+        Large(queue_tokens),
+        Large(kv_tokens),
+        Large(kv_used_tokens),
+        Small(first_us),
+        Small(prefill_us_per_1k_tokens),
+        Small(token_us),
+        Small(token_us_per_1k_context),
+        Large(residence_us),
     ]
 }
 
-fn load_figures(load: &Load) -> [u64; 5] {
+fn load_places(load: &mut Load) -> [Place<'_>; LOAD_FIGURES] {
     let Load {
         requests,
         waiting,
         prefill_tokens,
         decode_tokens,
         context_tokens,
-    } = *load;
+    } = load;
     [
-        u64::from(requests),
-        u64::from(waiting),
-        prefill_tokens,
-        decode_tokens,
-        context_tokens,
+        Place::Small(requests),
+        Place::Small(waiting),
+        Place::Large(prefill_tokens),
+        Place::Large(decode_tokens),
+        Place::Large(context_tokens),
     ]
+}
+
+fn figures(mut candidate: Candidate) -> [u64; FIGURES] {
+    places(&mut candidate).map(Place::figure)
 }
 
 /// The account of a decision that `balancer` took on `ask` with these random bits.
@@ -159,7 +182,8 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
         line.hash(key);
     }
     line.put(",\"cost\":[");
-    line.numbers(&load_figures(&ask.cost));
+    let mut cost = ask.cost;
+    line.numbers(&load_places(&mut cost).map(Place::figure));
     if !ask.blocks.is_empty() {
         line.put("],\"blocks\":[");
         blocks(&mut line, ask.blocks, candidates);
@@ -167,7 +191,7 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
     let complete = listed == decision.candidates.len();
     line.put("],\"complete\":");
     line.put(if complete { "true" } else { "false" });
-    let idle = figures(&Candidate::default());
+    let idle = figures(Candidate::default());
     line.put(",\"idle\":[");
     line.numbers(&idle);
     line.put("],\"candidates\":[");
@@ -175,7 +199,7 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
         line.next();
         line.put("[");
         line.quote(name(candidate.endpoint));
-        line.numbers(told(&figures(candidate), &idle));
+        line.numbers(told(&figures(*candidate), &idle));
         line.put("]");
     }
     if !decision.costs_us.is_empty() {

@@ -6,10 +6,9 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{FIGURES, VERSION};
+use super::{FIGURES, LOAD_FIGURES, Place, VERSION, load_places, places};
 use crate::index::MAX_BLOCKS;
 use crate::policy::{Candidate, Load};
-use crate::rates::Pace;
 
 /// Why a Decision cannot be read or taken again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +114,7 @@ struct Raw {
     sequence: u64,
     random: Hex,
     key: Option<Hex>,
-    cost: [u64; 5],
+    cost: [u64; LOAD_FIGURES],
     #[serde(default)]
     blocks: Vec<Value>,
     complete: bool,
@@ -190,25 +189,24 @@ impl Account {
     }
 }
 
-fn small(figure: u64) -> Result<u32, String> {
-    u32::try_from(figure).map_err(|_| format!("{figure} does not fit into 32 bits"))
+/// Puts each figure where it is kept.
+fn put<const N: usize>(places: [Place<'_>; N], figures: [u64; N]) -> Result<(), String> {
+    for (place, figure) in places.into_iter().zip(figures) {
+        match place {
+            Place::Small(kept) => {
+                let small = u32::try_from(figure);
+                *kept = small.map_err(|_| format!("{figure} does not fit into 32 bits"))?;
+            }
+            Place::Large(kept) => *kept = figure,
+        }
+    }
+    Ok(())
 }
 
-fn load(figures: [u64; 5]) -> Result<Load, String> {
-    let [
-        requests,
-        waiting,
-        prefill_tokens,
-        decode_tokens,
-        context_tokens,
-    ] = figures;
-    Ok(Load {
-        requests: small(requests)?,
-        waiting: small(waiting)?,
-        prefill_tokens,
-        decode_tokens,
-        context_tokens,
-    })
+fn load(figures: [u64; LOAD_FIGURES]) -> Result<Load, String> {
+    let mut load = Load::default();
+    put(load_places(&mut load), figures)?;
+    Ok(load)
 }
 
 /// An address, and the figures that are not as in `idle`, in the order in which they are written.
@@ -227,49 +225,11 @@ fn candidate(
     for (figure, given) in all.iter_mut().zip(given) {
         *figure = given.as_u64().ok_or_else(bad)?;
     }
-    let [
-        weight,
-        requests,
-        waiting,
-        prefill,
-        decode,
-        context,
-        other_requests,
-        kv_usage_permille,
-        matched_blocks,
-        matched_tokens,
-        matched_age_permille,
-        given_blocks,
-        queue_tokens,
-        kv_tokens,
-        kv_used_tokens,
-        first_us,
-        prefill_us_per_1k_tokens,
-        token_us,
-        token_us_per_1k_context,
-        residence_us,
-    ] = all;
-    let candidate = Candidate {
+    let mut candidate = Candidate {
         endpoint: index,
-        weight: small(weight)?,
-        load: load([requests, waiting, prefill, decode, context])?,
-        other_requests: small(other_requests)?,
-        kv_usage_permille: small(kv_usage_permille)?,
-        matched_blocks: small(matched_blocks)?,
-        matched_tokens,
-        matched_age_permille: small(matched_age_permille)?,
-        given_blocks: small(given_blocks)?,
-        queue_tokens,
-        kv_tokens,
-        kv_used_tokens,
-        pace: Pace {
-            first_us: small(first_us)?,
-            prefill_us_per_1k_tokens: small(prefill_us_per_1k_tokens)?,
-            token_us: small(token_us)?,
-            token_us_per_1k_context: small(token_us_per_1k_context)?,
-            residence_us,
-        },
+        ..Candidate::default()
     };
+    put(places(&mut candidate), all)?;
     Ok((name.to_owned(), candidate))
 }
 
