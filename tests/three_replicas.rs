@@ -62,6 +62,8 @@ fn the_text_of_the_page_is_true() {
         ("least_outstanding_tokens", "C"),
         ("prefix_hash, no bound", "A"),
         ("prefix_hash, bound in tokens", "A"),
+        ("cache_aware", "A"),
+        ("expected_latency", "A"),
     ] {
         assert_eq!(row(policy)[1], place, "{policy}");
     }
@@ -82,4 +84,6 @@ fn the_text_of_the_page_is_true() {
     assert_eq!((varied("2")[3], varied("6")[4]), ("A", "A"));
     assert!(!varied("3")[3].contains('A') && !varied("18")[4].contains('A'));
     assert!(varied("48")[4].contains("B "));
+    let by_time = ["0", "2", "3", "6", "12", "18", "24", "48"].map(|short| varied(short)[5]);
+    assert_eq!(by_time, ["A", "A", "A", "A", "C", "C", "C", "C"]);
 }

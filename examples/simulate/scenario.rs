@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use warmroute::balancer::{Ask, Balancer};
 use warmroute::config::Config;
 use warmroute::endpoint::{Endpoint, EndpointId};
+use warmroute::index::BLOCK_BYTES;
 use warmroute::policy::Load;
 use warmroute::random::Random;
 use warmroute::session::reason_name;
@@ -31,6 +32,10 @@ const SHORT: u32 = 6;
 const VARIED: [u32; 8] = [0, 2, 3, 6, 12, 18, 24, 48];
 /// Picks that a policy's habit is read from.
 const TRIALS: u64 = 3_000;
+/// Answers that a policy has seen of every replica before.
+const LESSONS: u64 = 300;
+/// What the balancer takes a token for unless answers show more.
+const BYTES_PER_TOKEN: u32 = 4;
 /// Before that all is quiet; long enough for the warming request to end.
 const START_US: u64 = 3_600_000_000;
 
@@ -63,6 +68,8 @@ fn contenders() -> Vec<Contender> {
         hash("prefix_hash, no bound", 100.0, "tokens"),
         hash("prefix_hash, bound in requests", 1.25, "requests"),
         hash("prefix_hash, bound in tokens", 1.25, "tokens"),
+        plain("cache_aware"),
+        plain("expected_latency"),
     ]
 }
 
@@ -97,7 +104,7 @@ fn short_cost() -> Load {
         waiting: 1,
         prefill_tokens: u64::from(SYSTEM_TOKENS + QUESTION_TOKENS),
         decode_tokens: u64::from(SHORT_OUTPUT_TOKENS),
-        context_tokens: 0,
+        context_tokens: u64::from(SYSTEM_TOKENS + QUESTION_TOKENS + SHORT_OUTPUT_TOKENS),
     }
 }
 
@@ -107,24 +114,75 @@ fn long_cost() -> Load {
         waiting: 1,
         prefill_tokens: u64::from(LONG_PROMPT_TOKENS),
         decode_tokens: u64::from(LONG_OUTPUT_TOKENS),
-        context_tokens: 0,
+        context_tokens: u64::from(LONG_PROMPT_TOKENS + LONG_OUTPUT_TOKENS),
     }
 }
 
-/// The store of a gateway that has sent `short` requests to A and two long ones to B.
-fn loaded(ids: &[EndpointId], short: u32) -> MemoryStore {
+/// Prefix blocks of a prompt: some of a text that others have too, and the rest its own.
+fn blocks(shared: u64, shared_tokens: u32, id: u64, own_tokens: u32) -> Vec<u64> {
+    const BLOCK_TOKENS: u32 = BLOCK_BYTES / BYTES_PER_TOKEN;
+    let shared_blocks = shared_tokens / BLOCK_TOKENS;
+    (0..(shared_tokens + own_tokens) / BLOCK_TOKENS)
+        .map(|block| {
+            let text = if block < shared_blocks { shared } else { id };
+            (text << 32) | u64::from(block)
+        })
+        .collect()
+}
+
+fn short_blocks(id: u64) -> Vec<u64> {
+    blocks(1, SYSTEM_TOKENS, id, QUESTION_TOKENS)
+}
+
+/// The store of a gateway that has sent `short` requests to A and two long ones to B, and what its
+/// balancer has learned by then.
+fn loaded(balancer: &mut Balancer, ids: &[EndpointId], short: u32) -> MemoryStore {
     let store = MemoryStore::new();
     let mut ledger = Ledger::new(99);
     let mut reserve = |endpoint: usize, cost: Load| {
         // The reservation is never released: these requests outlive the page.
         let _ = ledger.reserve(&store, 1_000, 0, ids, |_, _| Some((endpoint, cost)));
     };
+    let mut queued = short_cost();
+    if balancer.reads_index(0) {
+        // Who knows that it is cached does not reserve it.
+        queued.prefill_tokens = u64::from(QUESTION_TOKENS);
+    }
     for _ in 0..short {
-        reserve(0, short_cost());
+        reserve(0, queued);
     }
     reserve(1, long_cost());
     reserve(1, long_cost());
+    if let [a, b, _] = ids {
+        // One has warmed A, and has gone.
+        for id in 0..=u64::from(short) {
+            balancer.sent(&store, *a, &short_blocks(10 + id));
+        }
+        for id in [2, 3] {
+            balancer.sent(&store, *b, &blocks(id, LONG_PROMPT_TOKENS, id, 0));
+        }
+    }
+    learn_paces(balancer, ids);
     store
+}
+
+/// Lets the balancer see what replicas of this profile answer, if its policy looks at it.
+fn learn_paces(balancer: &mut Balancer, ids: &[EndpointId]) {
+    let profile = Profile::default();
+    let Some(rates) = balancer.rates(0) else {
+        return;
+    };
+    let step_us = u64::from(profile.step_base_us) + u64::from(profile.decode_us_per_seq);
+    for turn in 0..LESSONS {
+        let tokens = 500 + turn * 977 % 15_500;
+        let prefill_us = tokens * 1_000_000 / u64::from(profile.prefill_tokens_per_s.max(1));
+        let context_tokens = turn * 9_973 % 40_000;
+        let read_us = context_tokens * u64::from(profile.context_us_per_1k_tokens) / 1_000;
+        for id in ids {
+            rates.first_token(*id, tokens, step_us + prefill_us);
+            rates.output(*id, context_tokens, step_us + read_us);
+        }
+    }
 }
 
 /// Asks the real balancer, over many prompts whose home is A and many chances.
@@ -134,7 +192,7 @@ fn habit(contender: &Contender, short: u32) -> Result<Habit, String> {
         .pool(0)
         .map(|pool| pool.pool.endpoints().iter().map(Endpoint::id).collect())
         .unwrap_or_default();
-    let store = loaded(&ids, short);
+    let store = loaded(&mut balancer, &ids, short);
     let homes = prompts_at_home_on_a()?;
     let mut random = Random::new(7);
     let mut counts = [0_u64; 3];
@@ -149,7 +207,7 @@ fn habit(contender: &Contender, short: u32) -> Result<Habit, String> {
             pool: 0,
             model: None,
             key: Some(key),
-            blocks: &[],
+            blocks: &short_blocks(1_000_000 + trial),
             cost: short_cost(),
         };
         let picked = balancer.pick(&store, 1_000, random.bits(), ask);
@@ -324,23 +382,25 @@ fn situation(page: &mut String, ttft_ms: [f64; 3], cached_tokens: [u32; 3]) {
 
 fn varied(page: &mut String) -> Result<(), String> {
     page.push_str(
-        "\n| short requests at A | TTFT at A | TTFT at C | bound in requests | bound in tokens |\n\
-         |---:|---:|---:|---|---|\n",
+        "\n| short requests at A | TTFT at A | TTFT at C | bound in requests | bound in tokens | expected_latency |\n\
+         |---:|---:|---:|---|---|---|\n",
     );
     let all = contenders();
-    let bounded = |name: &str| {
+    let named = |name: &str| {
         let found = all.iter().find(|contender| contender.name == name);
         found.ok_or("no such policy")
     };
     for short in VARIED {
         let ([a_ms, _, c_ms], _) = outcomes(short)?;
-        let by_requests = habit(bounded("prefix_hash, bound in requests")?, short)?;
-        let by_tokens = habit(bounded("prefix_hash, bound in tokens")?, short)?;
+        let by_requests = habit(named("prefix_hash, bound in requests")?, short)?;
+        let by_tokens = habit(named("prefix_hash, bound in tokens")?, short)?;
+        let by_time = habit(named("expected_latency")?, short)?;
         let _ = writeln!(
             page,
-            "| {short} | {a_ms:.0} ms | {c_ms:.0} ms | {} | {} |",
+            "| {short} | {a_ms:.0} ms | {c_ms:.0} ms | {} | {} | {} |",
             by_requests.shares(),
-            by_tokens.shares()
+            by_tokens.shares(),
+            by_time.shares()
         );
     }
     Ok(())
