@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
 
@@ -146,6 +147,8 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "saturation",
+        "saturation.priority",
         "explain",
     ];
     let mut known = BTreeSet::new();
