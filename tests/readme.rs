@@ -209,7 +209,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 29);
+    assert_eq!(checked, 30);
 }
 
 #[test]
@@ -227,7 +227,9 @@ fn what_is_required_is_missed() {
             "endpoints[].address",
             "pools[].name",
             "pools[].endpoints",
-            "scrape.cluster"
+            "scrape.cluster",
+            "saturation.priority.header",
+            "saturation.priority.shares",
         ]
     );
     for key in required {
@@ -276,7 +278,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 16);
+    assert_eq!(checked, 21);
 }
 
 #[test]
