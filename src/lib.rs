@@ -63,6 +63,7 @@
 pub mod account;
 pub mod balancer;
 pub mod config;
+pub mod discovery;
 pub mod endpoint;
 pub mod index;
 pub mod metrics;

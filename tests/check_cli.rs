@@ -258,7 +258,7 @@ fn every_way_to_write_the_configuration() {
         ),
         (
             Value::Null,
-            "endpoints: missing: give `endpoints` (one pool) or `pools`",
+            "endpoints: missing: give `endpoints` or `clusters` (one pool), or `pools`",
         ),
     ] {
         let envoy = changed(envoy(&[filter(&plugin())]), CONFIG, "configuration", way);

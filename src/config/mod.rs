@@ -4,12 +4,15 @@
 //! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
 //! error names the JSON path of the value and what would have been allowed.
 
+mod discovery;
 mod policy;
 mod pools;
 mod raw;
 
 use std::fmt;
 
+use self::discovery::discovery_of;
+pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
 use self::pools::{model_decides, pools_of};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
@@ -85,8 +88,10 @@ pub struct PoolConfig {
     pub name: String,
     /// Models and adapters routed here; empty means all that no other pool names.
     pub models: Vec<String>,
-    /// The endpoints.
+    /// The endpoints that the configuration names.
     pub pool: Pool,
+    /// Clusters of Envoy whose members are endpoints too.
+    pub clusters: Vec<String>,
     /// The algorithm.
     pub policy: PolicySpec,
     /// Key sources, first found wins; only `consistent_hash` has any.
@@ -143,8 +148,10 @@ pub struct Config {
     pub fingerprint: u64,
     /// How Envoy is told.
     pub steering: SteeringMode,
-    /// At least one, each with at least one endpoint.
+    /// At least one, each with at least one endpoint or cluster.
     pub pools: Vec<PoolConfig>,
+    /// Absent: all endpoints are in the configuration.
+    pub discovery: Option<DiscoveryConfig>,
     /// What the body scan keeps.
     pub scan: ScanOptions,
     /// Blocks that the prefix index of a worker holds, if a policy asks it.
@@ -186,7 +193,9 @@ impl Config {
             steering,
             policy,
             endpoints,
+            clusters,
             pools,
+            discovery,
             prefix,
             index,
             tokens,
@@ -196,7 +205,8 @@ impl Config {
             other_paths,
         } = raw;
         let mut fields = Vec::new();
-        let pools = pools_of(policy, endpoints, pools, &mut fields)?;
+        let pools = pools_of(policy, endpoints, clusters, pools, &mut fields)?;
+        let discovery = discovery_of(discovery, &pools)?;
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
             whole(path, value, default, lowest, highest)
         };
@@ -246,6 +256,7 @@ impl Config {
                 raw::Steering::OverrideHost => SteeringMode::OverrideHost,
             },
             pools,
+            discovery,
             scan: ScanOptions {
                 prefix_bytes,
                 block_bytes: crate::index::BLOCK_BYTES,
@@ -282,10 +293,15 @@ impl Config {
 }
 
 /// 32,768 blocks an endpoint of the pools that ask the index, which are two million tokens, within
-/// 4 and 16 MiB a worker.
+/// 4 and 16 MiB a worker. How many endpoints are found nobody knows: then the most.
 fn default_blocks(pools: &[PoolConfig]) -> u32 {
     let asking = pools.iter().filter(|pool| pool.policy.reads_index());
-    let endpoints: usize = asking.map(|pool| pool.pool.len()).sum();
+    let endpoints: usize = asking
+        .map(|pool| match pool.clusters.is_empty() {
+            true => pool.pool.len(),
+            false => MAX_ENDPOINTS,
+        })
+        .sum();
     let blocks = u32::try_from(endpoints).unwrap_or(u32::MAX);
     blocks.saturating_mul(1 << 15).clamp(1 << 18, 1 << 20)
 }

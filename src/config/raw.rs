@@ -43,7 +43,9 @@ pub(super) struct Config {
     pub(super) steering: Steering,
     pub(super) policy: Option<Policy>,
     pub(super) endpoints: Option<Vec<Endpoint>>,
+    pub(super) clusters: Option<Vec<String>>,
     pub(super) pools: Option<Vec<Pool>>,
+    pub(super) discovery: Option<Discovery>,
     #[serde(default)]
     pub(super) prefix: Prefix,
     #[serde(default)]
@@ -86,7 +88,18 @@ pub(super) struct Pool {
     #[serde(default)]
     pub(super) models: Vec<String>,
     pub(super) policy: Option<Policy>,
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: Option<Vec<Endpoint>>,
+    pub(super) clusters: Option<Vec<String>>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Discovery {
+    pub(super) cluster: String,
+    pub(super) path: Option<String>,
+    pub(super) interval_ms: Option<Whole>,
+    pub(super) timeout_ms: Option<Whole>,
+    pub(super) verdicts: Option<Vec<String>>,
 }
 
 #[derive(serde::Deserialize, Clone, Copy, PartialEq)]

@@ -49,13 +49,12 @@ pub struct Member {
     pub verdict: Verdict,
 }
 
-/// The clusters that were asked for.
+/// One cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clusters {
-    /// The members of each, in the order in which their names were given, and in Envoy's; `None` if Envoy has no
-    /// such cluster.
-    pub members: Vec<Option<Vec<Member>>>,
-    /// Members of these clusters that have no address of their own: pipes, names, port 0.
+pub struct Cluster {
+    /// Its members, in Envoy's order.
+    pub members: Vec<Member>,
+    /// Members that have no address of their own: pipes, names, port 0.
     pub unusable: u32,
     /// Members beyond [`MAX_MEMBERS`].
     pub left_out: u32,
@@ -101,12 +100,13 @@ impl<'a> ClustersReader<'a> {
         self.tokenizer.push(piece, &mut self.reader);
     }
 
-    /// The answer is over.
+    /// The answer is over: the clusters in the order in which their names were given, `None` where Envoy has no such
+    /// cluster.
     ///
     /// # Errors
     ///
     /// It was not whole, or no answer of that kind: nothing of it counts.
-    pub fn finish(self) -> Result<Clusters, ClustersError> {
+    pub fn finish(self) -> Result<Vec<Option<Cluster>>, ClustersError> {
         if !self.tokenizer.is_done() {
             return Err(ClustersError::Broken);
         }
@@ -176,13 +176,10 @@ struct Reader<'a> {
     text: Vec<u8>,
     text_is_whole: bool,
     named: Named,
-    /// Members of the cluster under way.
-    members: Vec<Member>,
-    unusable: u32,
-    left_out: u32,
+    cluster: Cluster,
     host: Host,
     is_list: bool,
-    found: Clusters,
+    found: Vec<Option<Cluster>>,
 }
 
 impl<'a> Reader<'a> {
@@ -194,15 +191,10 @@ impl<'a> Reader<'a> {
             text: Vec::new(),
             text_is_whole: true,
             named: Named::NotYet,
-            members: Vec::new(),
-            unusable: 0,
-            left_out: 0,
+            cluster: Cluster::default(),
             host: Host::default(),
             is_list: false,
-            found: Clusters {
-                members: vec![None; names.len()],
-                ..Clusters::default()
-            },
+            found: vec![None; names.len()],
         }
     }
 
@@ -228,9 +220,7 @@ impl<'a> Reader<'a> {
             Place::Clusters => self.is_list = true,
             Place::Cluster => {
                 self.named = Named::NotYet;
-                self.members.clear();
-                self.unusable = 0;
-                self.left_out = 0;
+                self.cluster = Cluster::default();
             }
             Place::Host => self.host = Host::default(),
             _ => {}
@@ -259,17 +249,17 @@ impl<'a> Reader<'a> {
             .map(|(ip, port)| SocketAddr::new(ip, port))
             .filter(|address| address.port() != 0 && !address.ip().is_unspecified());
         let Some(address) = address else {
-            self.unusable = self.unusable.saturating_add(1);
+            self.cluster.unusable = self.cluster.unusable.saturating_add(1);
             return;
         };
-        if self.members.len() >= MAX_MEMBERS {
-            self.left_out = self.left_out.saturating_add(1);
+        if self.cluster.members.len() >= MAX_MEMBERS {
+            self.cluster.left_out = self.cluster.left_out.saturating_add(1);
             return;
         }
         let small = |value: Option<u64>, default| {
             value.map_or(default, |value| u32::try_from(value).unwrap_or(u32::MAX))
         };
-        self.members.push(Member {
+        self.cluster.members.push(Member {
             address,
             weight: small(host.weight, 1).clamp(1, MAX_WEIGHT),
             priority: small(host.priority, 0),
@@ -279,22 +269,20 @@ impl<'a> Reader<'a> {
     }
 
     fn cluster_is_over(&mut self) {
-        let members = std::mem::take(&mut self.members);
+        let mut cluster = std::mem::take(&mut self.cluster);
         let Named::Wanted(index) = self.named else {
             return;
         };
-        let before: usize = self.found.members.iter().flatten().map(Vec::len).sum();
+        let found = self.found.iter().flatten();
+        let before: usize = found.map(|cluster| cluster.members.len()).sum();
         let room = MAX_MEMBERS.saturating_sub(before);
-        let over = members.len().saturating_sub(room);
-        let Some(place @ None) = self.found.members.get_mut(index) else {
-            // Twice under one name: Envoy does not do that.
-            return;
-        };
-        *place = Some(members.into_iter().take(room).collect());
+        let over = cluster.members.len().saturating_sub(room);
+        cluster.members.truncate(room);
         let over = u32::try_from(over).unwrap_or(u32::MAX);
-        let left_out = self.left_out.saturating_add(over);
-        self.found.left_out = self.found.left_out.saturating_add(left_out);
-        self.found.unusable = self.found.unusable.saturating_add(self.unusable);
+        cluster.left_out = cluster.left_out.saturating_add(over);
+        if let Some(place @ None) = self.found.get_mut(index) {
+            *place = Some(cluster);
+        }
     }
 
     fn text_is_over(&mut self) {
