@@ -150,7 +150,7 @@ impl<M: Meter> Metrics<M> {
         ];
         for (name, time_us) in times {
             if let Some(time_us) = time_us {
-                self.record(MetricKind::Histogram, name, endpoint, time_us / 1_000);
+                self.record(MetricKind::Histogram, name, Some(endpoint), time_us / 1_000);
             }
         }
         if let Some(usage) = answer.usage {
@@ -180,6 +180,21 @@ impl<M: Meter> Metrics<M> {
     /// A scrape came to nothing.
     pub fn scrape_failed(&mut self, endpoint: EndpointId) {
         self.count("warmroute_scrape_failures_total", endpoint, 1);
+    }
+
+    /// Envoy's list of clusters was not read, or lacks one.
+    pub fn discovery_failed(&mut self) {
+        self.labelled("warmroute_discovery_failures_total", None, ("", ""), 1);
+    }
+
+    /// How long ago the members of all pools were known for certain, in milliseconds.
+    pub fn discovery_age(&mut self, age_ms: u64) {
+        self.record(
+            MetricKind::Gauge,
+            "warmroute_discovery_age_ms",
+            None,
+            age_ms,
+        );
     }
 
     /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all.
@@ -244,13 +259,20 @@ impl<M: Meter> Metrics<M> {
     }
 
     fn gauge(&mut self, name: &'static str, endpoint: EndpointId, value: u64) {
-        self.record(MetricKind::Gauge, name, endpoint, value);
+        self.record(MetricKind::Gauge, name, Some(endpoint), value);
     }
 
-    fn record(&mut self, kind: MetricKind, name: &'static str, endpoint: EndpointId, value: u64) {
-        let key = (name, Some(endpoint), "", "");
+    fn record(
+        &mut self,
+        kind: MetricKind,
+        name: &'static str,
+        endpoint: Option<EndpointId>,
+        value: u64,
+    ) {
+        let key = (name, endpoint, "", "");
         let metric = self.defined.entry(key).or_insert_with(|| {
-            let labels = [("endpoint", endpoint_name(&self.names, endpoint))];
+            let label = |id| ("endpoint", endpoint_name(&self.names, id));
+            let labels: Vec<(&str, &str)> = endpoint.map(label).into_iter().collect();
             Defined {
                 id: self.meter.define(kind, &full_name(name, &labels)),
                 pending: 0,
