@@ -14,9 +14,6 @@ use crate::state::members::{self, name_hash};
 /// A pool without endpoints serves nobody: so long as there is one, Envoy is asked that often, in milliseconds.
 const HURRY_MS: u64 = 200;
 
-/// Label of an endpoint under which its locality is found.
-const LOCALITY: &str = "locality";
-
 /// One cluster that is looked for, and what this worker knows of it.
 #[derive(Debug)]
 struct Wanted {
@@ -279,21 +276,23 @@ impl Wanted {
 fn endpoint(member: &Member) -> Endpoint {
     let mut endpoint = Endpoint::new(member.address);
     endpoint.weight = member.weight;
-    if !member.locality.is_empty() {
-        let locality = member.locality.clone();
-        endpoint.labels.insert(LOCALITY.into(), locality);
-    }
     endpoint
 }
 
 /// The path with a filter that lets pass the clusters of these names and few others, so that Envoy need not write down
 /// thousands. An Envoy that knows no filter gives them all.
 fn filtered(path: &str, names: &[String]) -> String {
-    if path.contains("filter=") {
+    const FILTER: &[u8] = b"filter=";
+    let mut parts = path.as_bytes().windows(FILTER.len());
+    if parts.any(|part| part == FILTER) {
         return path.to_owned();
     }
     let mut text = path.to_owned();
-    text.push_str(if path.contains('?') { "&" } else { "?" });
+    text.push(if path.as_bytes().contains(&b'?') {
+        '&'
+    } else {
+        '?'
+    });
     // ^(one|other)$, encoded.
     text.push_str("filter=%5E(");
     for (at, name) in names.iter().enumerate() {

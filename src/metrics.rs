@@ -73,11 +73,10 @@ impl<M: Meter> Metrics<M> {
     pub fn follow(&mut self, balancer: &Balancer) {
         let present = balancer.endpoints();
         if self.names.len().saturating_add(present.len()) > MAX_NAMES {
-            self.names.retain(|id, _| present.contains_key(id));
-            // The host keeps the values of the others; their numbers are not needed any more.
-            let names = &self.names;
-            self.defined
-                .retain(|(_, id, ..), _| id.is_none_or(|id| names.contains_key(&id)));
+            // The host keeps the values, and finds a metric again by its name.
+            self.flush();
+            self.defined.clear();
+            self.names.clear();
         }
         for (id, endpoint) in present {
             let name = || endpoint.name().to_owned();

@@ -16,14 +16,11 @@ mod setup;
 
 use admin::{Admin, Behaviour};
 use serde_json::{Value, json};
-use setup::{Discovering, INTERVAL, chat, fleet, slow_chat};
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use setup::{INTERVAL, chat, fleet};
 use std::time::{Duration, Instant};
-use support::check::{SETTLE, becomes, decided, unharmed};
+use support::check::{SETTLE, decided, unharmed};
 use support::client::{Call, Protocol};
 use support::config::member;
-use support::eds::EdsFile;
 use support::fleet::INFLIGHT;
 
 /// What Envoy and all workers need to follow: two intervals.
@@ -53,7 +50,10 @@ async fn follow_the_file(workers: u32) {
     one.picks_are(&[&a, &b], FOLLOWED).await;
     one.eds.set(&one.addresses([1, 2]));
     let took = one.picks_are(&[&b, &c], FOLLOWED).await;
-    println!("followed within {} ms with {workers} workers", took.as_millis());
+    println!(
+        "followed within {} ms with {workers} workers",
+        took.as_millis()
+    );
     one.eds.set(&one.addresses([0, 1, 2]));
     one.picks_are(&[&a, &b, &c], FOLLOWED).await;
     let stats = one.fleet.stats().await;
@@ -70,7 +70,9 @@ async fn mixed(workers: u32) {
     let mut options = fleet(3);
     options.plugin = json!({ "clusters": ["fixed", "named"] });
     options.adjust = |config, addresses| {
-        let shipped = config.0["static_resources"]["clusters"].as_array_mut().unwrap();
+        let shipped = config.0["static_resources"]["clusters"]
+            .as_array_mut()
+            .unwrap();
         let of = |name: &str, kind: &str, member: Value| {
             json!({
                 "name": name, "type": kind, "connect_timeout": "1s", "dns_lookup_family": "V4_ONLY",
@@ -84,7 +86,10 @@ async fn mixed(workers: u32) {
         shipped.push(of("named", "STRICT_DNS", by_name));
         // The last one is in the filter's configuration.
         let listed = json!([{"address": addresses[2].to_string()}]);
-        *config = config.clone().plugin(&json!({ "endpoints": listed })).unwrap();
+        *config = config
+            .clone()
+            .plugin(&json!({ "endpoints": listed }))
+            .unwrap();
     };
     let mut one = options.start(workers).await;
     let [a, b, c] = one.names();
@@ -123,14 +128,23 @@ async fn bad_admin(workers: u32) {
             assert!(begun.elapsed() < SETTLE, "{text} is not counted");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let age = one.fleet.stats().await.metric("warmroute_discovery_age_ms", &[]);
+        let age = one
+            .fleet
+            .stats()
+            .await
+            .metric("warmroute_discovery_age_ms", &[]);
         assert!(age > INTERVAL as f64, "{text}: {age} ms");
         one.picks_are(&[&a, &b], FOLLOWED).await;
         admin.tells(&one.addresses([0, 1]));
         one.known_within(FOLLOWED + Duration::from_secs(1)).await;
         counted = one.failures().await;
     }
-    assert!(one.fleet.envoy.log().contains("discovery through cluster `warmroute_admin`: status 500"));
+    assert!(
+        one.fleet
+            .envoy
+            .log()
+            .contains("discovery through cluster `warmroute_admin`: status 500")
+    );
     // One answer without members is not believed, two are.
     admin.tells_once(&[]);
     one.picks_are(&[&a, &b], FOLLOWED).await;
@@ -157,7 +171,9 @@ async fn streams_end_well(workers: u32) {
         let stream = one.open_stream_on(&a).await;
         match change {
             "gone" => one.eds.set(&[second]),
-            health => one.eds.set_with_health(&[(first, health), (second, "HEALTHY")]),
+            health => one
+                .eds
+                .set_with_health(&[(first, health), (second, "HEALTHY")]),
         }
         one.picks_are(&[&b], FOLLOWED).await;
         let held = one.inflight(&a).await;
@@ -168,7 +184,8 @@ async fn streams_end_well(workers: u32) {
         one.picks_are(&[&a, &b], FOLLOWED).await;
     }
     // If nobody else is there, an unhealthy one is asked all the same, but none that drains.
-    one.eds.set_with_health(&[(first, "UNHEALTHY"), (second, "DRAINING")]);
+    one.eds
+        .set_with_health(&[(first, "UNHEALTHY"), (second, "DRAINING")]);
     one.picks_are(&[&a], FOLLOWED).await;
     unharmed(&mut one.fleet).await;
 }
@@ -220,7 +237,12 @@ async fn nobody_yet(workers: u32) {
     let options = fleet(1);
     let mut one = options.start_with(workers, &[]).await;
     let [a] = one.names();
-    let answer = one.fleet.client(Protocol::Http1).send(Call::chat(&chat(0))).await.unwrap();
+    let answer = one
+        .fleet
+        .client(Protocol::Http1)
+        .send(Call::chat(&chat(0)))
+        .await
+        .unwrap();
     assert_eq!(answer.status, 503, "{}", answer.text());
     assert_eq!(answer.header("x-warmroute-reason"), "no_endpoint");
     one.eds.set(&one.addresses([0]));
@@ -269,7 +291,10 @@ async fn who_envoy_ejects_gets_nothing_new_until_it_is_let_back() {
     let mut failed = 0;
     for number in 0..200 {
         let call = Call::chat(&chat(number));
-        let answer = client.send(call.header("x-mock-fault", "status=500")).await.unwrap();
+        let answer = client
+            .send(call.header("x-mock-fault", "status=500"))
+            .await
+            .unwrap();
         failed += u32::from(decided(&answer.headers, "endpoint") == a);
         if failed == 5 {
             break;
@@ -297,7 +322,12 @@ async fn nobody_is_steered_to_who_is_no_member() {
     ] {
         let call = Call::get("/v1/models").header(header, value);
         let answer = client.send(call).await.unwrap();
-        assert_eq!(answer.json()["data"][0]["id"], "tiny", "{header}: {}", answer.text());
+        assert_eq!(
+            answer.json()["data"][0]["id"],
+            "tiny",
+            "{header}: {}",
+            answer.text()
+        );
         assert_eq!(decided(&answer.headers, "endpoint"), a);
     }
     assert_eq!(one.fleet.mocks[1].seen().len(), 0);

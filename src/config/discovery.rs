@@ -21,20 +21,15 @@ pub struct DiscoveryConfig {
     pub verdicts: Vec<String>,
 }
 
-/// The names of a list of clusters.
+/// A list of clusters that may be empty.
 #[inline(never)]
-pub(super) fn clusters_of(
-    path: &str,
-    raw: Option<Vec<String>>,
-) -> Result<Vec<String>, ConfigError> {
-    let Some(names) = raw else {
-        return Ok(Vec::new());
-    };
-    if names.is_empty() || names.len() > MAX_CLUSTERS {
-        return Err(ConfigError::new(
-            path,
-            format!("must name between 1 and {MAX_CLUSTERS} clusters of Envoy"),
-        ));
+pub(super) fn clusters_of(path: &str, names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    if names.len() > MAX_CLUSTERS {
+        let problem = format!(
+            "{} clusters; at most {MAX_CLUSTERS} are allowed",
+            names.len()
+        );
+        return Err(ConfigError::new(path, problem));
     }
     for (at, name) in names.iter().enumerate() {
         let before = names.get(..at).unwrap_or_default();

@@ -10,11 +10,11 @@ use crate::endpoint::{Endpoint, Pool};
 pub(super) fn pools_of(
     policy: Option<raw::Policy>,
     endpoints: Option<Vec<raw::Endpoint>>,
-    clusters: Option<Vec<String>>,
+    clusters: Vec<String>,
     pools: Option<Vec<raw::Pool>>,
     fields: &mut Vec<String>,
 ) -> Result<Vec<PoolConfig>, ConfigError> {
-    let is_one_pool = endpoints.is_some() || clusters.is_some();
+    let is_one_pool = endpoints.is_some() || !clusters.is_empty();
     let pools = match pools {
         None if is_one_pool => {
             let (policy, keys) = policy_of("policy", policy.unwrap_or_default(), fields)?;
@@ -80,7 +80,7 @@ fn named_pools(
         }
         let policy = raw.policy.unwrap_or_else(|| default_policy.clone());
         let (policy, keys) = policy_of(&format!("{path}.policy"), policy, fields)?;
-        if raw.endpoints.is_none() && raw.clusters.is_none() {
+        if raw.endpoints.is_none() && raw.clusters.is_empty() {
             return Err(ConfigError::new(
                 format!("{path}.endpoints"),
                 "missing: give `endpoints`, `clusters` or both",

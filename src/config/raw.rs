@@ -43,7 +43,8 @@ pub(super) struct Config {
     pub(super) steering: Steering,
     pub(super) policy: Option<Policy>,
     pub(super) endpoints: Option<Vec<Endpoint>>,
-    pub(super) clusters: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) clusters: Vec<String>,
     pub(super) pools: Option<Vec<Pool>>,
     pub(super) discovery: Option<Discovery>,
     #[serde(default)]
@@ -89,7 +90,8 @@ pub(super) struct Pool {
     pub(super) models: Vec<String>,
     pub(super) policy: Option<Policy>,
     pub(super) endpoints: Option<Vec<Endpoint>>,
-    pub(super) clusters: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) clusters: Vec<String>,
 }
 
 #[derive(serde::Deserialize)]
@@ -99,7 +101,8 @@ pub(super) struct Discovery {
     pub(super) path: Option<String>,
     pub(super) interval_ms: Option<Whole>,
     pub(super) timeout_ms: Option<Whole>,
-    pub(super) verdicts: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) verdicts: Vec<String>,
 }
 
 #[derive(serde::Deserialize, Clone, Copy, PartialEq)]

@@ -254,7 +254,7 @@ fn who_may_be_picked() {
 }
 
 #[test]
-fn endpoints_have_envoys_weight_and_locality_and_the_worst_verdict() {
+fn endpoints_have_envoys_weight_and_the_worst_verdict() {
     let store = MemoryStore::new();
     let mut knows = two();
     let answer = [
@@ -265,7 +265,6 @@ fn endpoints_have_envoys_weight_and_locality_and_the_worst_verdict() {
     hear(&mut knows, &store, 1_000, answer).unwrap();
     let endpoints = knows.endpoints(0);
     assert_eq!((endpoints.len(), endpoints[0].weight), (2, 2));
-    assert_eq!(endpoints[0].labels["locality"], "r/z");
     assert!(knows.endpoints(1).is_empty());
     let id = |address: &str| Endpoint::new(address.parse().unwrap()).id();
     let mut expected = vec![

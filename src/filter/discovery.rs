@@ -42,6 +42,7 @@ impl Finder {
     }
 
     /// Takes over what some VM has learned. Says whether that changed a pool.
+    #[inline(never)]
     pub(super) fn follow(&mut self, balancer: &mut Balancer) -> bool {
         if !self.discovery.refresh(&SharedData) {
             return false;

@@ -16,6 +16,8 @@ const HEAD_ROW: usize = 24;
 const MAX_CLUSTERS: usize = 256;
 
 const BODY_MAGIC: &[u8] = b"WRM1";
+/// Where the members begin, behind the magic and the time.
+const BODY_HEAD: usize = 12;
 /// Of a member's row, what comes before its locality.
 const FIXED: usize = 29;
 
@@ -69,15 +71,13 @@ pub fn save<S: Store + ?Sized>(
     let fresh = encode_body(asked_ms, members);
     let mut changed = false;
     let outcome = update(store, &body_key(source, cluster), |bytes| {
-        let before = decode_body(bytes);
+        let before = bytes.strip_prefix(BODY_MAGIC);
+        let before_ms = before.and_then(|before| read_u64(before, 0));
         // One from the future was asked for before the clock was set back.
-        let is_late = before
-            .as_ref()
-            .is_some_and(|(at_ms, _)| asked_ms < *at_ms && *at_ms <= now_ms);
-        if is_late {
+        if before_ms.is_some_and(|at_ms| asked_ms < at_ms && at_ms <= now_ms) {
             return false;
         }
-        changed = before.is_none_or(|(_, before)| before != members);
+        changed = before_ms.is_none() || bytes.get(BODY_HEAD..) != fresh.get(BODY_HEAD..);
         fresh.clone_into(bytes);
         true
     });
@@ -100,8 +100,8 @@ fn confirm<S: Store + ?Sized>(store: &S, source: u64, cluster: u64, now_ms: u64,
         };
         rows.retain(|row| row.cluster != cluster);
         if rows.len() >= MAX_CLUSTERS {
-            rows.sort_by_key(|row| std::cmp::Reverse(row.at_ms));
-            rows.truncate(MAX_CLUSTERS.saturating_sub(1));
+            let oldest_ms = rows.iter().map(|row| row.at_ms).min();
+            rows.retain(|row| Some(row.at_ms) != oldest_ms);
         }
         rows.push(Row {
             cluster,

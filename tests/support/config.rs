@@ -77,7 +77,11 @@ impl EnvoyConfig {
     /// Lets `warmroute_admin` lead to `admin`.
     pub fn admin_at(&mut self, admin: SocketAddr) -> Result<(), String> {
         let members = "/load_assignment/endpoints/0/lb_endpoints";
-        set(self.cluster("warmroute_admin")?, members, json!([member(&admin)]))
+        set(
+            self.cluster("warmroute_admin")?,
+            members,
+            json!([member(&admin)]),
+        )
     }
 
     /// The cluster of this name.
@@ -114,10 +118,7 @@ impl EnvoyConfig {
 
     /// Puts `endpoints` in place of the shipped ones, for Envoy's cluster and for the filter.
     pub fn endpoints(mut self, endpoints: &[SocketAddr]) -> Result<Self, String> {
-        let members: Vec<Value> = endpoints
-            .iter()
-            .map(member)
-            .collect();
+        let members: Vec<Value> = endpoints.iter().map(member).collect();
         let clusters = self.0.pointer_mut("/static_resources/clusters");
         for cluster in clusters.and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(shipped) = cluster.pointer_mut("/load_assignment/endpoints/0/lb_endpoints")

@@ -81,10 +81,6 @@ fn errors_of_discovery() {
             r#""clusters": ["a", "a"], "discovery": {"cluster": "c"}"#,
             "clusters[1]: must be unique, not empty and no longer than 256 bytes",
         ),
-        (
-            r#""clusters": [], "discovery": {"cluster": "c"}"#,
-            "clusters: must name between 1 and 64 clusters of Envoy",
-        ),
     ]);
     let pools = |list: &str| error_of(&format!(r#"{{"pools": [{list}], {DISCOVERY}}}"#));
     assert_eq!(
@@ -101,6 +97,10 @@ fn errors_of_discovery() {
         )),
         "pools: give either `endpoints` and `clusters` (one pool) or `pools`, not both"
     );
+    assert_eq!(
+        error_of(&format!(r#"{{"clusters": [], {DISCOVERY}}}"#)),
+        "endpoints: missing: give `endpoints` or `clusters` (one pool), or `pools`"
+    );
     let many = |from: u32, count: u32| {
         let names: Vec<String> = (from..from + count).map(|n| format!(r#""c{n}""#)).collect();
         names.join(",")
@@ -112,5 +112,9 @@ fn errors_of_discovery() {
             many(33, 32)
         )),
         "pools: 65 clusters; at most 64 are allowed"
+    );
+    assert_eq!(
+        error(&format!(r#""clusters": [{}], {DISCOVERY}"#, many(0, 65))),
+        "clusters: 65 clusters; at most 64 are allowed"
     );
 }
