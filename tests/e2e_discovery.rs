@@ -146,7 +146,7 @@ async fn bad_admin(workers: u32) {
             .contains("discovery through cluster `warmroute_admin`: status 500")
     );
     // One answer without members is not believed, two are.
-    admin.tells_once(&[]);
+    admin.tells_once(&[]).await;
     one.picks_are(&[&a, &b], FOLLOWED).await;
     admin.tells(&one.addresses([1]));
     one.picks_are(&[&b], FOLLOWED).await;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// What it does when it is asked.
@@ -84,9 +85,13 @@ impl Admin {
         state.members = members.to_vec();
     }
 
-    /// Says once that these are the members.
-    pub fn tells_once(&self, members: &[SocketAddr]) {
+    /// Says once that these are the members, and returns when it has.
+    pub async fn tells_once(&self, members: &[SocketAddr]) {
         self.state.lock().unwrap().once = Some(members.to_vec());
+        let is_due = || self.state.lock().unwrap().once.is_some();
+        while is_due() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     fn page(&self) -> String {

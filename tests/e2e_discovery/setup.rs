@@ -103,11 +103,11 @@ pub fn chat(number: usize) -> Value {
     })
 }
 
-/// A stream of three seconds from a slow replica.
+/// A stream of six seconds from a slow replica.
 pub fn slow_chat() -> Value {
     json!({
-        "model": "tiny", "max_tokens": 30, "stream": true,
-        "messages": [{"role": "user", "content": "Count to thirty"}],
+        "model": "tiny", "max_tokens": 60, "stream": true,
+        "messages": [{"role": "user", "content": "Count to sixty"}],
     })
 }
 
@@ -131,19 +131,19 @@ impl Discovering {
 
     /// Where requests go, as seen by some on new connections; statuses of those that go nowhere.
     async fn picks(&self) -> BTreeSet<String> {
-        let mut picks = BTreeSet::new();
-        for number in 0..WITNESSES {
+        let ask = async |number| {
             let answer = self
                 .new_client()
                 .send(Call::chat(&chat(number)))
                 .await
                 .unwrap();
             match answer.status {
-                200 => picks.insert(decided(&answer.headers, "endpoint")),
-                status => picks.insert(format!("status {status}")),
-            };
-        }
-        picks
+                200 => decided(&answer.headers, "endpoint"),
+                status => format!("status {status}"),
+            }
+        };
+        let picks = futures_util::future::join_all((0..WITNESSES).map(ask)).await;
+        picks.into_iter().collect()
     }
 
     /// Waits until requests go to these and nowhere else, and says how long that took.
