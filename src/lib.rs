@@ -64,6 +64,7 @@ pub mod account;
 pub mod balancer;
 pub mod config;
 pub mod endpoint;
+pub mod health;
 pub mod index;
 pub mod metrics;
 pub mod policy;
