@@ -4,12 +4,15 @@
 //! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
 //! error names the JSON path of the value and what would have been allowed.
 
+mod health;
 mod policy;
 mod pools;
 mod raw;
 
 use std::fmt;
 
+pub use self::health::HealthConfig;
+use self::health::health_of;
 use self::pools::{model_decides, pools_of};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
@@ -157,6 +160,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// When endpoints are taken out.
+    pub health: HealthConfig,
     /// Where Decisions are shown.
     pub explain: Explain,
     /// Requests that are not inference calls.
@@ -192,9 +197,11 @@ impl Config {
             tokens,
             hold,
             scrape,
+            health,
             explain,
             other_paths,
         } = raw;
+        let scrape = scrape.map(scrape_of).transpose()?;
         let mut fields = Vec::new();
         let pools = pools_of(policy, endpoints, pools, &mut fields)?;
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
@@ -268,7 +275,8 @@ impl Config {
                 1,
                 60_000,
             )?),
-            scrape: scrape.map(scrape_of).transpose()?,
+            health: health_of(health, scrape.as_ref())?,
+            scrape,
             explain: Explain {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
@@ -311,12 +319,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         ));
     }
     let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(ConfigError::new(
-            "scrape.path",
-            format!("`{path}` must be a path that starts with `/`"),
-        ));
-    }
+    let path = path_of("scrape.path", path)?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -343,6 +346,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         timeout_ms: u64::from(timeout_ms),
         stale_after_ms: u64::from(stale_after_ms),
     })
+}
+
+/// Where an engine answers.
+fn path_of(key: &str, path: String) -> Result<String, ConfigError> {
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(path);
+    }
+    let problem = format!("`{path}` must be a path that starts with `/`");
+    Err(ConfigError::new(key, problem))
 }
 
 // Copies in every caller would make the module larger.

@@ -2,6 +2,7 @@
 
 mod defaults;
 mod errors;
+mod health;
 mod pool_errors;
 mod values;
 
