@@ -4,14 +4,17 @@ mod engines;
 mod learning;
 mod members;
 mod serving;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
 use self::engines::{Outages, Seen};
+use self::standing::Gate;
 use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
+use crate::health::{Board, Turn};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
@@ -59,6 +62,10 @@ pub struct Decision {
     pub sequence: u64,
     /// What the policy saw.
     pub candidates: Vec<Candidate>,
+    /// Those of the ranking where it is not to be tried next; never the first one.
+    pub spared: Vec<u32>,
+    /// It shows whether the first one works again: nothing else goes there until that is known.
+    pub probe: bool,
 }
 
 impl Decision {
@@ -68,6 +75,12 @@ impl Decision {
         self.candidates
             .iter()
             .find(|candidate| candidate.endpoint == *first)
+    }
+
+    /// Where Envoy may try, best first.
+    pub fn tried(&self) -> impl Iterator<Item = u32> {
+        let ranked = self.endpoints.iter().copied();
+        ranked.filter(|index| !self.spared.contains(index))
     }
 }
 
@@ -99,6 +112,8 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+const NOBODY: Refusal = Refusal::NoEndpoint { retry_after_ms: 0 };
 
 /// What is known about an endpoint besides its load.
 #[derive(Default)]
@@ -174,6 +189,9 @@ pub struct Balancer {
     rates: Rates,
     outages: Outages,
     learned: Learned,
+    board: Board,
+    /// Not told yet.
+    turns: Vec<Turn>,
 }
 
 impl Balancer {
@@ -190,6 +208,8 @@ impl Balancer {
             rates: Rates::new(),
             outages: Outages::default(),
             learned: Learned::default(),
+            board: Board::new(config.health.settings),
+            turns: Vec::new(),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -270,7 +290,26 @@ impl Balancer {
         random: u64,
         ask: Ask<'_>,
     ) -> Result<(Decision, Reservation), Refusal> {
-        const NOBODY: Refusal = Refusal::NoEndpoint { retry_after_ms: 0 };
+        let endpoints = self.pools.get(ask.pool).map_or(0, |pool| pool.ids.len());
+        // Each time but the last, somebody else was faster to probe one of them.
+        for _ in 0..=endpoints {
+            let (mut decision, reservation) = self.reserve(store, now_ms, random, &ask)?;
+            match self.pass(store, now_ms, reservation.endpoint(), &mut decision) {
+                Gate::Open => return Ok((decision, reservation)),
+                Gate::Lost => self.ledger.release(store, now_ms, reservation),
+            }
+        }
+        Err(NOBODY)
+    }
+
+    /// Picks by the state of health that this worker knows.
+    fn reserve<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        random: u64,
+        ask: &Ask<'_>,
+    ) -> Result<(Decision, Reservation), Refusal> {
         let state = self.pools.get(ask.pool).ok_or(NOBODY)?;
         let paces = match state.policy.reads_pace() {
             // Who does not ask does not pay.
@@ -305,6 +344,7 @@ impl Balancer {
             })
             .collect();
         let moment = (now_ms, random);
+        let board = &self.board;
         let mut decided = Err(NOBODY);
         let reservation = self.ledger.reserve(
             store,
@@ -312,7 +352,7 @@ impl Balancer {
             state.counter(ask.model),
             &state.ids,
             |carried, sequence| {
-                decided = decide(state, &ask, carried, &known, sequence, moment);
+                decided = decide(state, ask, board, carried, &known, sequence, moment);
                 let decision = decided.as_ref().ok()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
@@ -389,6 +429,7 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
 fn decide(
     state: &PoolState,
     ask: &Ask<'_>,
+    board: &Board,
     carried: &[Carried],
     known: &[Known],
     sequence: u64,
@@ -396,6 +437,7 @@ fn decide(
 ) -> Result<Decision, Refusal> {
     let mut candidates = all_candidates(state, carried, known, now_ms);
     serving::keep(&mut candidates, &state.config.pool, ask.model)?;
+    standing::keep(&mut candidates, &state.ids, board, now_ms)?;
     let view = View {
         pool: &state.config.pool,
         candidates: &candidates,
@@ -406,7 +448,7 @@ fn decide(
         random,
     };
     let ranking = state.policy.rank(&view);
-    let ranking = ranking.ok_or(Refusal::NoEndpoint { retry_after_ms: 0 })?;
+    let ranking = ranking.ok_or(NOBODY)?;
     let first = ranking.endpoints.first();
     let chosen = candidates
         .iter()
@@ -426,6 +468,8 @@ fn decide(
         costs_us: ranking.costs_us,
         sequence,
         candidates,
+        spared: Vec::new(),
+        probe: false,
     })
 }
 

@@ -65,6 +65,7 @@ pub mod balancer;
 pub mod config;
 pub mod discovery;
 pub mod endpoint;
+pub mod health;
 pub mod index;
 pub mod metrics;
 pub mod policy;

@@ -5,6 +5,7 @@
 //! error names the JSON path of the value and what would have been allowed.
 
 mod discovery;
+mod health;
 mod policy;
 mod pools;
 mod raw;
@@ -13,6 +14,8 @@ use std::fmt;
 
 use self::discovery::discovery_of;
 pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
+pub use self::health::HealthConfig;
+use self::health::health_of;
 use self::pools::{model_decides, pools_of};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
@@ -164,6 +167,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// When endpoints are taken out.
+    pub health: HealthConfig,
     /// Where Decisions are shown.
     pub explain: Explain,
     /// Requests that are not inference calls.
@@ -201,9 +206,11 @@ impl Config {
             tokens,
             hold,
             scrape,
+            health,
             explain,
             other_paths,
         } = raw;
+        let scrape = scrape.map(scrape_of).transpose()?;
         let mut fields = Vec::new();
         let pools = pools_of(policy, endpoints, clusters, pools, &mut fields)?;
         let discovery = discovery_of(discovery, &pools)?;
@@ -279,7 +286,8 @@ impl Config {
                 1,
                 60_000,
             )?),
-            scrape: scrape.map(scrape_of).transpose()?,
+            health: health_of(health, scrape.as_ref())?,
+            scrape,
             explain: Explain {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
@@ -327,12 +335,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         ));
     }
     let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(ConfigError::new(
-            "scrape.path",
-            format!("`{path}` must be a path that starts with `/`"),
-        ));
-    }
+    let path = path_of("scrape.path", path)?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -359,6 +362,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         timeout_ms: u64::from(timeout_ms),
         stale_after_ms: u64::from(stale_after_ms),
     })
+}
+
+/// Where an engine answers.
+fn path_of(key: &str, path: String) -> Result<String, ConfigError> {
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(path);
+    }
+    let problem = format!("`{path}` must be a path that starts with `/`");
+    Err(ConfigError::new(key, problem))
 }
 
 // Copies in every caller would make the module larger.

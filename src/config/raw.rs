@@ -57,6 +57,8 @@ pub(super) struct Config {
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
     #[serde(default)]
+    pub(super) health: Health,
+    #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
     pub(super) other_paths: OtherPaths,
@@ -252,6 +254,18 @@ pub(super) struct Scrape {
     pub(super) interval_ms: Option<Whole>,
     pub(super) timeout_ms: Option<Whole>,
     pub(super) stale_after_ms: Option<Whole>,
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Health {
+    pub(super) failures: Option<Whole>,
+    pub(super) rest_ms: Option<Whole>,
+    pub(super) max_rest_ms: Option<Whole>,
+    pub(super) path: Option<String>,
+    pub(super) sleep_path: Option<String>,
+    pub(super) kv_full: Option<f64>,
+    pub(super) kv_full_ms: Option<Whole>,
 }
 
 #[derive(serde::Deserialize, Default)]

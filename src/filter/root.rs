@@ -16,6 +16,7 @@ use super::{SharedVm, Vm};
 use crate::balancer::Balancer;
 use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
+use crate::health;
 use crate::metrics::Metrics;
 use crate::policy::Load;
 use crate::poller::{Answer, Poller, Question, questions};
@@ -146,7 +147,9 @@ impl Root {
                         log::error!("no scrape through cluster `{cluster}`: {status:?}");
                     }
                     poller.failed(id, question);
-                    vm.metrics.scrape_failed(id);
+                    if question == Question::Metrics {
+                        vm.metrics.scrape_failed(id);
+                    }
                 }
             }
         }
@@ -164,18 +167,21 @@ impl Root {
         };
         let now_ms = host::now_ns() / 1_000_000;
         let totals = vm.balancer.totals(&SharedData);
-        match poller.answered((id, question), now_ms, status, body, &totals) {
-            Answer::Report { asked_ms, report } => {
+        let answer = poller.answered((id, question), now_ms, status, body, &totals);
+        if let Some(signal) = health::signal_of(question, &answer, status, body) {
+            vm.balancer.heard(&SharedData, now_ms, id, signal);
+        }
+        match answer {
+            Answer::Report {
+                asked_ms, report, ..
+            } => {
                 if vm.balancer.reported(&SharedData, asked_ms, report) {
                     vm.metrics.restarted(id);
                 }
             }
-            Answer::Refused => {
-                vm.balancer.refused(&SharedData, now_ms, id);
-                vm.metrics.scrape_failed(id);
-            }
-            Answer::Silent | Answer::Nothing => vm.metrics.scrape_failed(id),
             Answer::Page => {}
+            _ if question == Question::Metrics => vm.metrics.scrape_failed(id),
+            _ => {}
         }
     }
 
@@ -218,6 +224,16 @@ impl Root {
             }
         }
         host::set_effective_context(self.context);
+    }
+
+    /// Says who changed its state by what this worker has heard.
+    fn tell_turns(vm: &mut Vm) {
+        for turn in vm.balancer.take_turns() {
+            let name = vm.metrics.name(turn.endpoint).to_owned();
+            let (from, to, why) = (turn.from.name(), turn.to.name(), turn.why.name());
+            log::info!("endpoint {name}: {from} -> {to} ({why})");
+            vm.metrics.turned(&turn);
+        }
     }
 
     /// Says once a tick what would else be said with every request.
@@ -312,6 +328,7 @@ impl RootContext for Root {
             self.serve_as_leader(vm, now_ms);
         }
         self.watch(vm);
+        Self::tell_turns(vm);
         Self::complain(vm);
         vm.ticks = vm.ticks.wrapping_add(1);
         vm.metrics.flush();

@@ -6,6 +6,7 @@ use super::{
 use crate::account;
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle};
+use crate::endpoint::{Endpoint, EndpointId};
 use crate::policy::PolicySpec;
 use crate::prefix::{block_keys, routing_key};
 use crate::reply::Reply;
@@ -206,6 +207,9 @@ fn depart<S: Store + ?Sized>(
         departed_us: moment.now_us(),
         pool,
         picked: reservation.endpoint(),
+        ranked: ranked(balancer, &decision),
+        probe: decision.probe,
+        retry_after_ms: None,
         reservation: Some(reservation),
         explanation,
         stage: Stage::Asked,
@@ -234,13 +238,20 @@ fn bytes_of_tokens(request: &InferenceRequest) -> Option<u64> {
 }
 
 fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer> {
-    let name = |index: &u32| {
-        balancer
-            .endpoint(decision.pool, *index)
-            .map(|endpoint| endpoint.name())
-    };
-    let ranked: Vec<&str> = decision.endpoints.iter().filter_map(name).collect();
+    let endpoint = |index| balancer.endpoint(decision.pool, index);
+    let tried = decision.tried().filter_map(endpoint);
+    let ranked: Vec<&str> = tried.map(Endpoint::name).collect();
     steer::instruction(balancer.config().steering, &ranked)
+}
+
+/// Whom Envoy tries one after the other; nobody where it is told of one alone.
+fn ranked(balancer: &Balancer, decision: &Decision) -> Vec<EndpointId> {
+    if balancer.config().steering != SteeringMode::OverrideHost {
+        return Vec::new();
+    }
+    let endpoint = |index| balancer.endpoint(decision.pool, index);
+    let tried = decision.tried().filter_map(endpoint);
+    tried.map(Endpoint::id).collect()
 }
 
 /// The routing key that the pool's policy asks for.

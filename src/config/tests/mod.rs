@@ -3,6 +3,7 @@
 mod defaults;
 mod discovery;
 mod errors;
+mod health;
 mod pool_errors;
 mod values;
 
