@@ -1,0 +1,261 @@
+//! Who serves which model or adapter, and the one list of them all.
+//!
+//! An endpoint's own list in the configuration decides; else what its engine last said of itself; else
+//! nothing is known. All workers learn from one shared table, which the holder of the lease fills.
+
+mod merge;
+mod prefer;
+
+pub use self::prefer::{Affinity, prefer};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::config::models::ModelsConfig;
+use crate::endpoint::{Endpoint, EndpointId};
+use crate::scrape::{self, Snapshot};
+use crate::state::Store;
+use crate::state::models::{self, Adapters, Listing, MAX_ACTIVE, name_hash};
+
+/// Whether an endpoint serves a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Serves {
+    /// It lists it, loads it when asked, or has no list at all.
+    #[default]
+    Yes,
+    /// It has not said yet what it serves.
+    Unknown,
+    /// It serves others.
+    No,
+}
+
+/// The model that a request names, looked up once for all endpoints.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    name: &'a str,
+    hash: u64,
+    adapter: bool,
+    loadable: bool,
+}
+
+/// What is known of one endpoint.
+#[derive(Debug, Default)]
+struct Known {
+    listing: Listing,
+    /// Hashes of the names that it lists, sorted.
+    names: Vec<u64>,
+    /// Those of them that are adapters.
+    adapters: Vec<u64>,
+    active: Adapters,
+}
+
+/// One VM's view of what is served where.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    /// Absent: only the lists of the configuration count.
+    config: Option<ModelsConfig>,
+    /// The hash of the shared table as it was last read.
+    table: u64,
+    known: BTreeMap<EndpointId, Known>,
+    /// All that is an adapter anywhere.
+    adapters: BTreeSet<u64>,
+    /// The merged list, and the hash of what it was made from.
+    merged: Option<(u64, Rc<str>)>,
+}
+
+impl Catalogue {
+    /// Nothing is known yet.
+    pub fn new(config: Option<ModelsConfig>) -> Self {
+        Self {
+            config,
+            ..Self::default()
+        }
+    }
+
+    /// Learns what the shared table has that is new.
+    pub fn tick<S: Store + ?Sized>(&mut self, store: &S) {
+        let Some(config) = &self.config else { return };
+        let Some((hash, rows)) = models::load(store, config.group, self.table) else {
+            return;
+        };
+        self.table = hash;
+        let mut old = std::mem::take(&mut self.known);
+        let mut relisted = false;
+        for row in rows {
+            let mut known = old.remove(&row.endpoint).unwrap_or_default();
+            known.active = row.adapters;
+            if known.listing != row.listing {
+                relisted = true;
+                if !known.read(store, config.group, row.endpoint, row.listing) {
+                    // The list is being replaced: what was known stays until the next tick.
+                    self.table = 0;
+                }
+            }
+            self.known.insert(row.endpoint, known);
+        }
+        if relisted || !old.is_empty() {
+            let lists = self.known.values().flat_map(|known| &known.adapters);
+            self.adapters = lists.copied().collect();
+        }
+    }
+
+    /// Looks a model up; `None` for a request that names none, which may go anywhere.
+    pub fn wanted<'a>(&self, model: Option<&'a str>) -> Option<Wanted<'a>> {
+        let name = model.filter(|name| !name.is_empty())?;
+        let hash = name_hash(name);
+        let config = self.config.as_ref();
+        let loadable = config.is_some_and(|config| config.is_loadable(name));
+        Some(Wanted {
+            name,
+            hash,
+            adapter: loadable || self.adapters.contains(&hash),
+            loadable,
+        })
+    }
+
+    /// Whether `endpoint` serves a model.
+    pub fn serves(&self, endpoint: &Endpoint, wanted: &Wanted<'_>) -> Serves {
+        let yes_if = |yes| if yes { Serves::Yes } else { Serves::No };
+        if !endpoint.models.is_empty() {
+            return yes_if(endpoint.serves(Some(wanted.name)));
+        }
+        if self.config.is_none() {
+            return Serves::Yes;
+        }
+        let Some(known) = self.known.get(&endpoint.id()) else {
+            return Serves::Unknown;
+        };
+        match known.listing {
+            _ if wanted.loadable && known.active.max != Some(0) => Serves::Yes,
+            Listing::Unheard => Serves::Unknown,
+            Listing::Unlisted => Serves::Yes,
+            Listing::Listed(_) => yes_if(known.names.binary_search(&wanted.hash).is_ok()),
+        }
+    }
+
+    /// How well an adapter is placed at an endpoint that serves it, as its engine last said.
+    pub fn affinity(&self, endpoint: EndpointId, wanted: &Wanted<'_>) -> Affinity {
+        let Some(known) = self.known.get(&endpoint) else {
+            return Affinity::Room;
+        };
+        let active = &known.active;
+        if active.names.binary_search(&wanted.hash).is_ok() {
+            return Affinity::Active;
+        }
+        if !wanted.adapter {
+            return Affinity::Room;
+        }
+        if active.max.is_some_and(|max| active.active >= max) {
+            return Affinity::Full;
+        }
+        match known.adapters.binary_search(&wanted.hash) {
+            Ok(_) => Affinity::Loaded,
+            Err(_) => Affinity::Room,
+        }
+    }
+
+    /// Takes an engine's answer to the question for its models, for all workers: status 0 if it did not
+    /// come. Says whether it is good.
+    pub fn answered<S: Store + ?Sized>(
+        &self,
+        store: &S,
+        now_ms: u64,
+        endpoint: EndpointId,
+        status: u16,
+        answer: &[u8],
+    ) -> bool {
+        let Some(config) = &self.config else {
+            return false;
+        };
+        match (status, scrape::models::parse(answer)) {
+            (200, Ok(cards)) => {
+                models::put_cards(store, config.group, now_ms, endpoint, &cards);
+                true
+            }
+            // An engine that has no such list. What a server says that is in trouble says nothing.
+            (200 | 400..=499, _) => {
+                models::put_unlisted(store, config.group, now_ms, endpoint);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the adapters of an engine's metrics, for all workers.
+    pub fn scraped<S: Store + ?Sized>(
+        &self,
+        store: &S,
+        now_ms: u64,
+        endpoint: EndpointId,
+        snapshot: &Snapshot,
+    ) {
+        if let Some(config) = &self.config {
+            let adapters = adapters_of(snapshot);
+            models::put_adapters(store, config.group, now_ms, endpoint, &adapters);
+        }
+    }
+
+    /// Gives up lists of endpoints that nobody has named for long; `named` are those that this
+    /// configuration names. Once a minute is often enough.
+    pub fn sweep<S: Store + ?Sized>(
+        &self,
+        store: &S,
+        now_ms: u64,
+        named: &dyn Fn(EndpointId) -> bool,
+    ) {
+        if let Some(config) = &self.config {
+            models::sweep(store, config.group, now_ms, named);
+        }
+    }
+}
+
+impl Known {
+    /// Reads the list that the table names. False if another one stands there.
+    fn read<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        group: u64,
+        endpoint: EndpointId,
+        listing: Listing,
+    ) -> bool {
+        let mut cards = Vec::new();
+        if let Listing::Listed(_) = listing {
+            let (found, read) = models::cards(store, group, endpoint);
+            if found != listing {
+                return false;
+            }
+            cards = read;
+        }
+        self.names.clear();
+        self.adapters.clear();
+        for card in &cards {
+            let hash = name_hash(&card.id);
+            self.names.push(hash);
+            if card.parent.is_some() {
+                self.adapters.push(hash);
+            }
+        }
+        self.names.sort_unstable();
+        self.adapters.sort_unstable();
+        self.listing = listing;
+        true
+    }
+}
+
+fn adapters_of(snapshot: &Snapshot) -> Adapters {
+    let lists = [&snapshot.running_adapters, &snapshot.waiting_adapters];
+    let names = lists.into_iter().flatten().flatten();
+    let mut names: Vec<u64> = names.map(|name| name_hash(name)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let active = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    names.truncate(MAX_ACTIVE);
+    Adapters {
+        max: snapshot.max_adapters,
+        active,
+        names,
+    }
+}
+
+#[cfg(test)]
+mod tests;
