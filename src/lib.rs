@@ -66,6 +66,7 @@ pub mod config;
 pub mod endpoint;
 pub mod index;
 pub mod metrics;
+pub mod models;
 pub mod policy;
 pub mod poller;
 pub mod prefix;

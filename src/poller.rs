@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
 use crate::endpoint::EndpointId;
+use crate::models::adapters_of;
 use crate::policy::Load;
 use crate::scrape::{self, Life};
+use crate::state::models::Adapters;
 use crate::state::snapshots::Report;
 
 /// What an engine is asked.
@@ -15,6 +17,8 @@ use crate::state::snapshots::Report;
 pub enum Question {
     /// How loaded it is: its metrics.
     Metrics,
+    /// What it serves.
+    Models,
 }
 
 /// How often a question is asked, and where.
@@ -43,7 +47,7 @@ struct Asked {
 }
 
 /// What an answer comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The engine says how it is.
     Report {
@@ -51,6 +55,8 @@ pub enum Answer {
         asked_ms: u64,
         /// What it says.
         report: Report,
+        /// The adapters that have requests there.
+        adapters: Adapters,
     },
     /// The endpoint has answered; what it says is for others to read. Never to [`Question::Metrics`].
     Page,
@@ -77,7 +83,12 @@ pub fn questions(config: &Config) -> Vec<Asking> {
         path: scrape.path.clone(),
         interval_ms: scrape.interval_ms,
     });
-    metrics.collect()
+    let models = config.models.iter().map(|models| Asking {
+        question: Question::Models,
+        path: models.path.clone(),
+        interval_ms: models.interval_ms,
+    });
+    metrics.chain(models).collect()
 }
 
 /// The schedule of all endpoints.
@@ -210,6 +221,7 @@ impl Poller {
         Answer::Report {
             asked_ms: asked.at_ms,
             report,
+            adapters: adapters_of(&snapshot),
         }
     }
 }

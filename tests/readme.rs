@@ -97,6 +97,10 @@ fn base_for(key: &str) -> Value {
             base(&json!({"name": "consistent_hash", "keys": [{"header": "x"}]}))
         }
         key if key.starts_with("pools") => base_of_pools(),
+        // Where the model decides, another default is in force.
+        key if key.starts_with("models") => {
+            with(base(&json!({"name": "prefix_hash"})), "models", json!({}))
+        }
         _ => base(&json!({"name": "prefix_hash"})),
     }
 }
@@ -146,6 +150,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "models",
         "explain",
     ];
     let mut known = BTreeSet::new();
@@ -206,7 +211,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 29);
+    assert_eq!(checked, 31);
 }
 
 #[test]
@@ -273,7 +278,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 16);
+    assert_eq!(checked, 17);
 }
 
 #[test]

@@ -4,12 +4,15 @@
 //! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
 //! error names the JSON path of the value and what would have been allowed.
 
+pub(crate) mod models;
 mod policy;
 mod pools;
 mod raw;
 
 use std::fmt;
 
+pub use self::models::ModelsConfig;
+use self::models::models_of;
 use self::pools::{model_decides, pools_of};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
@@ -157,6 +160,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// Absent: engines are not asked what they serve.
+    pub models: Option<ModelsConfig>,
     /// Where Decisions are shown.
     pub explain: Explain,
     /// Requests that are not inference calls.
@@ -192,16 +197,20 @@ impl Config {
             tokens,
             hold,
             scrape,
+            models,
             explain,
             other_paths,
         } = raw;
+        let scrape = scrape.map(scrape_of).transpose()?;
+        let models = models.map(|models| models_of(models, scrape.as_ref()));
+        let models = models.transpose()?;
         let mut fields = Vec::new();
         let pools = pools_of(policy, endpoints, pools, &mut fields)?;
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
             whole(path, value, default, lowest, highest)
         };
         // Clients may write `model` behind the messages. Where it decides, more is worth holding.
-        let default_hold = if model_decides(&pools) {
+        let default_hold = if models.is_some() || model_decides(&pools) {
             3_000_000
         } else {
             1_000_000
@@ -268,7 +277,8 @@ impl Config {
                 1,
                 60_000,
             )?),
-            scrape: scrape.map(scrape_of).transpose()?,
+            scrape,
+            models,
             explain: Explain {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),

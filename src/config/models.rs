@@ -22,10 +22,12 @@ pub struct ModelsConfig {
 impl ModelsConfig {
     /// Whether engines load the adapter when it is asked for.
     pub fn is_loadable(&self, name: &str) -> bool {
-        self.loadable.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(beginning) => name.starts_with(beginning),
-            None => name == pattern,
-        })
+        self.loadable
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => name == pattern,
+            })
     }
 }
 
@@ -52,9 +54,8 @@ pub(super) fn models_of(
     for (at, pattern) in raw.loadable.iter().enumerate() {
         let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
         if pattern.is_empty() || pattern.len() > MAX_NAME_BYTES || beginning.contains('*') {
-            let problem = format!(
-                "must be a name, or its beginning and `*`, of 1 to {MAX_NAME_BYTES} bytes"
-            );
+            let problem =
+                format!("must be a name, or its beginning and `*`, of 1 to {MAX_NAME_BYTES} bytes");
             return Err(ConfigError::new(format!("models.loadable[{at}]"), problem));
         }
     }

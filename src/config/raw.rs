@@ -53,6 +53,7 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) models: Option<Models>,
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
@@ -236,6 +237,15 @@ pub(super) struct Scrape {
     pub(super) interval_ms: Option<Whole>,
     pub(super) timeout_ms: Option<Whole>,
     pub(super) stale_after_ms: Option<Whole>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Models {
+    pub(super) path: Option<String>,
+    pub(super) interval_ms: Option<Whole>,
+    #[serde(default)]
+    pub(super) loadable: Vec<String>,
 }
 
 #[derive(serde::Deserialize, Default)]

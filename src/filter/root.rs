@@ -30,6 +30,9 @@ const TICK_MS: u32 = 100;
 /// The lease on polling and gauges runs this long, in milliseconds.
 const LEASE_TERM_MS: u64 = 2_000;
 
+/// What is known of endpoints that are gone is looked through once in so many ticks: a minute.
+const SWEEP_TICKS: u64 = 600;
+
 /// What is read of an answer that is no page of metrics, in bytes.
 const MAX_REASON_BYTES: usize = 512;
 
@@ -95,6 +98,9 @@ impl Root {
         let totals = vm.balancer.totals(&SharedData);
         self.poll(vm, now_ms, &totals);
         vm.metrics.gauges(&vm.balancer, &totals, now_ms);
+        if vm.ticks.is_multiple_of(SWEEP_TICKS) {
+            vm.balancer.sweep_models(&SharedData, now_ms);
+        }
     }
 
     fn poll(&mut self, vm: &mut Vm, now_ms: u64, totals: &BTreeMap<EndpointId, Load>) {
@@ -142,7 +148,13 @@ impl Root {
         let now_ms = host::now_ns() / 1_000_000;
         let totals = vm.balancer.totals(&SharedData);
         match poller.answered((id, question), now_ms, status, body, &totals) {
-            Answer::Report { asked_ms, report } => {
+            Answer::Report {
+                asked_ms,
+                report,
+                adapters,
+            } => {
+                vm.balancer
+                    .adapters_reported(&SharedData, now_ms, id, &adapters);
                 if vm.balancer.reported(&SharedData, asked_ms, report) {
                     vm.metrics.restarted(id);
                 }
@@ -152,7 +164,10 @@ impl Root {
                 vm.metrics.scrape_failed(id);
             }
             Answer::Silent | Answer::Nothing => vm.metrics.scrape_failed(id),
-            Answer::Page => {}
+            Answer::Page => {
+                vm.balancer
+                    .models_answered(&SharedData, now_ms, id, status, body);
+            }
         }
     }
 

@@ -31,6 +31,10 @@ impl Catalogue {
         for (endpoint, stamp) in &listed {
             source.update(&endpoint.id().0.to_le_bytes());
             source.update(&stamp.to_le_bytes());
+            for model in &endpoint.models {
+                source.update(model.as_bytes());
+                source.update(&[0]);
+            }
         }
         let source = source.digest();
         if let Some((made_from, merged)) = &self.merged

@@ -11,14 +11,16 @@ pub use self::prefer::{Affinity, prefer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::config::models::ModelsConfig;
+use crate::config::ModelsConfig;
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::scrape::{self, Snapshot};
 use crate::state::Store;
 use crate::state::models::{self, Adapters, Listing, MAX_ACTIVE, name_hash};
 
 /// Whether an endpoint serves a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// In the order in which they are preferred.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Serves {
     /// It lists it, loads it when asked, or has no list at all.
     #[default]
@@ -133,6 +135,26 @@ impl Catalogue {
         }
     }
 
+    /// Whether `endpoint` names the model among those that it serves.
+    pub fn lists(&self, endpoint: &Endpoint, wanted: &Wanted<'_>) -> bool {
+        if !endpoint.models.is_empty() {
+            return endpoint.serves(Some(wanted.name));
+        }
+        let known = self.known.get(&endpoint.id());
+        known.is_some_and(|known| known.names.binary_search(&wanted.hash).is_ok())
+    }
+
+    /// Whether all of `members` serve other models.
+    pub fn is_unknown(&self, members: &[&Endpoint], model: &str) -> bool {
+        let wanted = self.wanted(Some(model));
+        wanted.is_some_and(|wanted| {
+            let serves = |endpoint: &&Endpoint| self.serves(endpoint, &wanted);
+            members
+                .iter()
+                .all(|endpoint| serves(endpoint) == Serves::No)
+        })
+    }
+
     /// How well an adapter is placed at an endpoint that serves it, as its engine last said.
     pub fn affinity(&self, endpoint: EndpointId, wanted: &Wanted<'_>) -> Affinity {
         let Some(known) = self.known.get(&endpoint) else {
@@ -187,11 +209,10 @@ impl Catalogue {
         store: &S,
         now_ms: u64,
         endpoint: EndpointId,
-        snapshot: &Snapshot,
+        adapters: &Adapters,
     ) {
         if let Some(config) = &self.config {
-            let adapters = adapters_of(snapshot);
-            models::put_adapters(store, config.group, now_ms, endpoint, &adapters);
+            models::put_adapters(store, config.group, now_ms, endpoint, adapters);
         }
     }
 
@@ -242,7 +263,8 @@ impl Known {
     }
 }
 
-fn adapters_of(snapshot: &Snapshot) -> Adapters {
+/// The adapters that have requests at an engine.
+pub(crate) fn adapters_of(snapshot: &Snapshot) -> Adapters {
     let lists = [&snapshot.running_adapters, &snapshot.waiting_adapters];
     let names = lists.into_iter().flatten().flatten();
     let mut names: Vec<u64> = names.map(|name| name_hash(name)).collect();

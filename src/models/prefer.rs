@@ -35,9 +35,14 @@ pub fn prefer<T>(candidates: &mut Vec<T>, of: impl Fn(&T) -> (Affinity, u32)) {
         return;
     }
     let count = candidates.len() as u64;
-    let bound = total.saturating_mul(2).saturating_add(SLACK_REQUESTS * count);
+    let bound = total
+        .saturating_mul(2)
+        .saturating_add(SLACK_REQUESTS * count);
     let bearable = |requests: u32| u64::from(requests).saturating_mul(count) <= bound;
-    let uncrowded = candidates.iter().map(&of).filter(|(_, requests)| bearable(*requests));
+    let uncrowded = candidates
+        .iter()
+        .map(&of)
+        .filter(|(_, requests)| bearable(*requests));
     let best = uncrowded.map(|(affinity, _)| affinity).min();
     if let Some(best) = best.filter(|best| *best < Affinity::Full) {
         candidates.retain(|candidate| {
@@ -62,7 +67,10 @@ mod tests {
 
     #[test]
     fn who_has_the_adapter_active_is_preferred_then_who_has_room() {
-        assert_eq!(kept(&[(Room, 0), (Active, 3), (Loaded, 0), (Active, 1)]), [1, 3]);
+        assert_eq!(
+            kept(&[(Room, 0), (Active, 3), (Loaded, 0), (Active, 1)]),
+            [1, 3]
+        );
         assert_eq!(kept(&[(Room, 0), (Loaded, 3), (Full, 0)]), [1]);
         assert_eq!(kept(&[(Full, 0), (Room, 3), (Full, 0)]), [1]);
         assert_eq!(kept(&[]), [0; 0]);
@@ -71,7 +79,10 @@ mod tests {
     #[test]
     fn among_equals_nobody_is_left_out_however_crowded() {
         for affinity in [Active, Loaded, Room, Full] {
-            assert_eq!(kept(&[(affinity, 100), (affinity, 0), (affinity, 0)]), [0, 1, 2]);
+            assert_eq!(
+                kept(&[(affinity, 100), (affinity, 0), (affinity, 0)]),
+                [0, 1, 2]
+            );
         }
     }
 
@@ -79,11 +90,23 @@ mod tests {
     fn a_hot_adapter_spills_to_where_there_is_room() {
         // Four endpoints, all requests at one of them: 8 = 2 * 2 + 4 is the most.
         assert_eq!(kept(&[(Active, 8), (Room, 0), (Room, 0), (Room, 0)]), [0]);
-        assert_eq!(kept(&[(Active, 9), (Room, 0), (Room, 0), (Room, 0)]), [1, 2, 3]);
-        assert_eq!(kept(&[(Active, 9), (Room, 0), (Full, 0), (Room, 0)]), [1, 3]);
-        assert_eq!(kept(&[(Active, 9), (Active, 1), (Room, 0), (Room, 0)]), [1]);
+        assert_eq!(
+            kept(&[(Active, 9), (Room, 0), (Room, 0), (Room, 0)]),
+            [1, 2, 3]
+        );
+        assert_eq!(
+            kept(&[(Active, 9), (Room, 0), (Full, 0), (Room, 0)]),
+            [1, 3]
+        );
+        assert_eq!(
+            kept(&[(Active, 10), (Active, 1), (Room, 0), (Room, 0)]),
+            [1]
+        );
         // Where everybody else is full it stays with the policy.
-        assert_eq!(kept(&[(Active, 9), (Full, 0), (Full, 0), (Full, 0)]), [0, 1, 2, 3]);
+        assert_eq!(
+            kept(&[(Active, 9), (Full, 0), (Full, 0), (Full, 0)]),
+            [0, 1, 2, 3]
+        );
     }
 
     proptest! {

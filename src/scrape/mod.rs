@@ -1,6 +1,7 @@
 //! What an engine says of itself: the text of its `/metrics` to a [`Snapshot`].
 
 mod life;
+pub mod models;
 pub mod prometheus;
 mod sglang;
 mod vllm;

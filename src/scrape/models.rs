@@ -131,7 +131,10 @@ struct Reader {
 
 impl Reader {
     fn card(&mut self, json: &str) -> Result<Card, ModelsError> {
-        let (id, parent) = (std::mem::take(&mut self.id), std::mem::take(&mut self.parent));
+        let (id, parent) = (
+            std::mem::take(&mut self.id),
+            std::mem::take(&mut self.parent),
+        );
         let longest = id.len().max(parent.len());
         if json.len() > MAX_CARD_BYTES || longest > MAX_NAME_BYTES {
             return Err(ModelsError::TooLarge);
@@ -230,7 +233,10 @@ mod tests {
 
     fn ids(answer: &str) -> Vec<(String, Option<String>)> {
         let cards = parse(answer.as_bytes()).unwrap();
-        cards.into_iter().map(|card| (card.id, card.parent)).collect()
+        cards
+            .into_iter()
+            .map(|card| (card.id, card.parent))
+            .collect()
     }
 
     #[test]
@@ -241,7 +247,11 @@ mod tests {
             .iter()
             .map(|card| (card.id.as_str(), card.parent.as_deref()))
             .collect();
-        let expected = [("tiny", None), ("lora-a", Some("tiny")), ("lora-b", Some("tiny"))];
+        let expected = [
+            ("tiny", None),
+            ("lora-a", Some("tiny")),
+            ("lora-b", Some("tiny")),
+        ];
         assert_eq!(named, expected);
         let whole: serde_json::Value = serde_json::from_slice(answer).unwrap();
         for (at, card) in cards.iter().enumerate() {
@@ -256,10 +266,16 @@ mod tests {
             "x": [{"id": "no"}]} , {"id":"b","parent":""}], "id": "no", "object": "list"}"#;
         assert_eq!(ids(answer), [("a}{\"b".into(), None), ("b".into(), None)]);
         let first = parse(answer.as_bytes()).unwrap().remove(0).json;
-        assert!(first.starts_with(r#"{"root""#) && first.ends_with("}]}"), "{first}");
+        assert!(
+            first.starts_with(r#"{"root""#) && first.ends_with("}]}"),
+            "{first}"
+        );
         assert_eq!(ids(r#"{"data":[]}"#), []);
         let twice = r#"{"data":[{"id":"a","n":1},{"id":"a","n":2}]}"#;
-        assert_eq!(parse(twice.as_bytes()).unwrap()[0].json, r#"{"id":"a","n":1}"#);
+        assert_eq!(
+            parse(twice.as_bytes()).unwrap()[0].json,
+            r#"{"id":"a","n":1}"#
+        );
         assert_eq!(ids(twice).len(), 1);
     }
 
@@ -284,9 +300,17 @@ mod tests {
             r#"{"data":[{"id":"\ud800"}]}"#,
             r#"{"x":{"data":[{"id":"a"}]}}"#,
         ] {
-            assert_eq!(parse(answer.as_bytes()), Err(ModelsError::NotAList), "{answer}");
+            assert_eq!(
+                parse(answer.as_bytes()),
+                Err(ModelsError::NotAList),
+                "{answer}"
+            );
         }
-        let deep = format!(r#"{{"data":[{{"id":"a","x":{}{}}}]}}"#, "[".repeat(40), "]".repeat(40));
+        let deep = format!(
+            r#"{{"data":[{{"id":"a","x":{}{}}}]}}"#,
+            "[".repeat(40),
+            "]".repeat(40)
+        );
         assert_eq!(parse(deep.as_bytes()), Err(ModelsError::NotAList));
     }
 
@@ -315,7 +339,8 @@ mod tests {
             real[end] = put;
             if let Ok(cards) = parse(&real) {
                 for card in cards {
-                    prop_assert!(card.json.starts_with('{') && card.json.ends_with('}'));
+                    let whole = card.json.starts_with('{') && card.json.ends_with('}');
+                    prop_assert!(whole, "{}", card.json);
                 }
             }
             prop_assert!(parse(&real[..end]).is_err());

@@ -8,6 +8,7 @@ pub(crate) mod codec;
 pub mod lease;
 pub mod ledger;
 pub mod memory;
+pub mod models;
 pub mod snapshots;
 
 /// Version of a stored value, as [`Store::get`] returned it.

@@ -98,13 +98,19 @@ pub fn name_hash(name: &str) -> u64 {
 
 /// The table and its hash; `None` if the hash is the one that is known already.
 pub fn load<S: Store + ?Sized>(store: &S, group: u64, known: u64) -> Option<(u64, Vec<Row>)> {
-    let bytes = store.get(&key(group)).map_or(Vec::new(), |(bytes, _)| bytes);
+    let bytes = store
+        .get(&key(group))
+        .map_or(Vec::new(), |(bytes, _)| bytes);
     let hash = xxhash_rust::xxh64::xxh64(&bytes, 0);
     (hash != known).then(|| (hash, decode_rows(&bytes)))
 }
 
 /// The cards of an endpoint and their stamp.
-pub fn cards<S: Store + ?Sized>(store: &S, group: u64, endpoint: EndpointId) -> (Listing, Vec<Card>) {
+pub fn cards<S: Store + ?Sized>(
+    store: &S,
+    group: u64,
+    endpoint: EndpointId,
+) -> (Listing, Vec<Card>) {
     let bytes = store.get(&list_key(group, endpoint));
     let bytes = bytes.map_or(Vec::new(), |(bytes, _)| bytes);
     (stamp_of(&bytes), decode_cards(&bytes))
@@ -237,10 +243,11 @@ fn change<S: Store + ?Sized>(
         if !change(&mut row) {
             return false;
         }
+        let full = rows.len() >= MAX_ROWS;
         match place.and_then(|place| rows.get_mut(place)) {
             Some(old) => *old = row,
-            None if rows.len() < MAX_ROWS => rows.push(row),
-            None => return false,
+            None if full => return false,
+            None => rows.push(row),
         }
         *bytes = encode_rows(&rows);
         true
@@ -292,7 +299,10 @@ fn decode_row(bytes: &[u8]) -> Option<(Row, &[u8])> {
         adapters: Adapters {
             max: Some(read_u32(bytes, 24)?).filter(|max| *max != UNKNOWN),
             active: read_u32(bytes, 28)?,
-            names: names.chunks_exact(8).filter_map(|name| read_u64(name, 0)).collect(),
+            names: names
+                .chunks_exact(8)
+                .filter_map(|name| read_u64(name, 0))
+                .collect(),
         },
     };
     Some((row, after))
@@ -301,8 +311,12 @@ fn decode_row(bytes: &[u8]) -> Option<(Row, &[u8])> {
 fn encode_cards(cards: &[Card]) -> Vec<u8> {
     let mut bytes = LIST.to_vec();
     for card in cards.iter().take(MAX_CARDS) {
-        let parts = [&card.id, card.parent.as_ref().unwrap_or(&String::new()), &card.json]
-            .map(|text| text.as_bytes().to_vec());
+        let parts = [
+            &card.id,
+            card.parent.as_ref().unwrap_or(&String::new()),
+            &card.json,
+        ]
+        .map(|text| text.as_bytes().to_vec());
         for part in &parts {
             bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
         }
@@ -375,7 +389,10 @@ mod tests {
         assert!(put_cards(&store, 7, 7_000, ONE, &list[..1]));
         assert_ne!(rows(&store, 7)[0].listing, listing);
         assert_eq!(cards(&store, 7, ONE).1, list[..1]);
-        assert_eq!((cards(&store, 7, TWO).1, cards(&store, 8, ONE).1), (vec![], vec![]));
+        assert_eq!(
+            (cards(&store, 7, TWO).1, cards(&store, 8, ONE).1),
+            (vec![], vec![])
+        );
         assert_eq!(rows(&store, 8), []);
     }
 
@@ -424,7 +441,9 @@ mod tests {
             put_cards(&store, 7, 1_000, endpoint, &[card("base", None)]);
         }
         for minute in 1..=9 {
-            sweep(&store, 7, 1_000 + minute * 60_000, &|endpoint| endpoint == ONE);
+            sweep(&store, 7, 1_000 + minute * 60_000, &|endpoint| {
+                endpoint == ONE
+            });
             assert_eq!(rows(&store, 7).len(), 2, "{minute}");
         }
         sweep(&store, 7, 601_000, &|endpoint| endpoint == ONE);
@@ -470,7 +489,13 @@ mod tests {
         store.put(&key(7), &encode_rows(&full)).unwrap();
         assert_eq!(rows(&store, 7).len(), MAX_ROWS);
         assert_eq!(rows(&store, 7)[0].adapters.names.len(), MAX_ACTIVE);
-        assert!(!put_cards(&store, 7, 1, EndpointId(9_999), &[card("a", None)]));
+        assert!(!put_cards(
+            &store,
+            7,
+            1,
+            EndpointId(9_999),
+            &[card("a", None)]
+        ));
         assert!(put_cards(&store, 7, 1, EndpointId(5), &[card("a", None)]));
     }
 

@@ -2,6 +2,7 @@
 
 mod defaults;
 mod errors;
+mod models;
 mod pool_errors;
 mod values;
 
