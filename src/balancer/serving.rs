@@ -88,6 +88,7 @@ impl Balancer {
     }
 
     /// Takes an engine's answer to the question for its models, for all workers: 0 if none came.
+    #[inline(never)]
     pub fn models_answered<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -120,6 +121,7 @@ impl Balancer {
 
     /// The gateway's own answer to a `GET` of `path`, the list of all models or the card of one; `None` if
     /// it has none.
+    #[inline(never)]
     pub fn models_reply<S: Store + ?Sized>(&mut self, store: &S, path: &[u8]) -> Option<Reply> {
         self.config.models.as_ref()?;
         let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
@@ -129,7 +131,7 @@ impl Balancer {
         let members = pools.flat_map(|pool| pool.config.pool.endpoints());
         let members: Vec<&Endpoint> = members.collect();
         let body = if rest.is_empty() {
-            self.catalogue.merged(store, &members)?.as_ref().to_owned()
+            self.catalogue.merged(store, &members)?.to_owned()
         } else {
             let name = percent_decoded(rest.strip_prefix(b"/")?)?;
             match self.catalogue.card(store, &members, &name) {

@@ -320,13 +320,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
             "must name an Envoy cluster",
         ));
     }
-    let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(ConfigError::new(
-            "scrape.path",
-            format!("`{path}` must be a path that starts with `/`"),
-        ));
-    }
+    let path = path_of("scrape.path", raw.path, "/metrics")?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -353,6 +347,17 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         timeout_ms: u64::from(timeout_ms),
         stale_after_ms: u64::from(stale_after_ms),
     })
+}
+
+/// A path of an engine's.
+#[inline(never)]
+fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
+    let path = value.unwrap_or_else(|| default.to_owned());
+    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        let problem = format!("`{path}` must be a path that starts with `/`");
+        return Err(ConfigError::new(key, problem));
+    }
+    Ok(path)
 }
 
 // Copies in every caller would make the module larger.

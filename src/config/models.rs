@@ -1,7 +1,8 @@
 //! What the configuration says of models and adapters.
 
-use super::{ConfigError, ScrapeConfig, raw, whole};
+use super::{ConfigError, ScrapeConfig, path_of, raw, whole};
 use crate::scrape::models::MAX_NAME_BYTES;
+use crate::state::models::hash;
 
 /// Most patterns of adapters that may be loaded.
 const MAX_LOADABLE: usize = 64;
@@ -40,29 +41,16 @@ pub(super) fn models_of(
         let problem = "engines are asked through `scrape.cluster`: give `scrape`, too";
         return Err(ConfigError::new("models", problem));
     };
-    let path = raw.path.unwrap_or_else(|| "/v1/models".into());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(ConfigError::new(
-            "models.path",
-            format!("`{path}` must be a path that starts with `/`"),
-        ));
-    }
-    if raw.loadable.len() > MAX_LOADABLE {
-        let problem = format!("at most {MAX_LOADABLE} names are allowed");
+    let path = path_of("models.path", raw.path, "/v1/models")?;
+    let is_name = |pattern: &String| {
+        let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
+        (1..=MAX_NAME_BYTES).contains(&pattern.len()) && !beginning.contains('*')
+    };
+    if raw.loadable.len() > MAX_LOADABLE || !raw.loadable.iter().all(is_name) {
+        let problem = "must be at most 64 names, or beginnings and `*`, of 1 to 256 bytes";
         return Err(ConfigError::new("models.loadable", problem));
     }
-    for (at, pattern) in raw.loadable.iter().enumerate() {
-        let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
-        if pattern.is_empty() || pattern.len() > MAX_NAME_BYTES || beginning.contains('*') {
-            let problem =
-                format!("must be a name, or its beginning and `*`, of 1 to {MAX_NAME_BYTES} bytes");
-            return Err(ConfigError::new(format!("models.loadable[{at}]"), problem));
-        }
-    }
-    let mut group = xxhash_rust::xxh64::Xxh64::new(0);
-    group.update(scrape.cluster.as_bytes());
-    group.update(&[0]);
-    group.update(path.as_bytes());
+    let group = hash(format!("{} {path}", scrape.cluster).as_bytes());
     Ok(ModelsConfig {
         path,
         interval_ms: u64::from(whole(
@@ -73,6 +61,6 @@ pub(super) fn models_of(
             3_600_000,
         )?),
         loadable: raw.loadable,
-        group: group.digest(),
+        group,
     })
 }

@@ -1,15 +1,10 @@
 //! The list of all models that some endpoint serves, in the form of an engine's own.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
-use xxhash_rust::xxh64::Xxh64;
-
 use super::Catalogue;
 use crate::endpoint::Endpoint;
 use crate::scrape::models::Card;
 use crate::state::Store;
-use crate::state::models::{self, Listing, name_hash};
+use crate::state::models::{self, Listing, hash};
 
 /// Most cards of the merged list; further ones are left out.
 const MAX_MERGED: usize = 4_096;
@@ -17,51 +12,22 @@ const MAX_MERGED: usize = 4_096;
 impl Catalogue {
     /// The merged list of `members`: each model once, base models first, each group by name. `None` if no
     /// list is known. An endpoint's list stays in it while the endpoint does not answer.
-    pub fn merged<S: Store + ?Sized>(
-        &mut self,
-        store: &S,
-        members: &[&Endpoint],
-    ) -> Option<Rc<str>> {
+    pub fn merged<S: Store + ?Sized>(&mut self, store: &S, members: &[&Endpoint]) -> Option<&str> {
         let group = self.config.as_ref()?.group;
         let listed = self.listed(members);
         if listed.is_empty() {
             return None;
         }
-        let mut source = Xxh64::new(0);
+        let mut source = Vec::with_capacity(listed.len().saturating_mul(16));
         for (endpoint, stamp) in &listed {
-            source.update(&endpoint.id().0.to_le_bytes());
-            source.update(&stamp.to_le_bytes());
-            for model in &endpoint.models {
-                source.update(model.as_bytes());
-                source.update(&[0]);
-            }
+            source.extend_from_slice(&endpoint.id().0.to_le_bytes());
+            source.extend_from_slice(&stamp.to_le_bytes());
         }
-        let source = source.digest();
-        if let Some((made_from, merged)) = &self.merged
-            && *made_from == source
-        {
-            return Some(merged.clone());
+        let source = hash(&source);
+        if self.merged.0 != source {
+            self.merged = (source, merge(store, group, &listed));
         }
-        let mut cards: BTreeMap<(bool, String), String> = BTreeMap::new();
-        for (endpoint, _) in listed {
-            for card in models::cards(store, group, endpoint.id()).1 {
-                if endpoint.serves(Some(&card.id)) && cards.len() < MAX_MERGED {
-                    let place = (card.parent.is_some(), card.id);
-                    cards.entry(place).or_insert(card.json);
-                }
-            }
-        }
-        let mut text = String::from(r#"{"object":"list","data":["#);
-        for (at, card) in cards.values().enumerate() {
-            if at > 0 {
-                text.push(',');
-            }
-            text.push_str(card);
-        }
-        text.push_str("]}");
-        let merged: Rc<str> = text.into();
-        self.merged = Some((source, merged.clone()));
-        Some(merged)
+        Some(&self.merged.1)
     }
 
     /// The card of one model, from the first of `members` that lists it.
@@ -72,10 +38,10 @@ impl Catalogue {
         model: &str,
     ) -> Option<Card> {
         let group = self.config.as_ref()?.group;
-        let hash = name_hash(model);
+        let name = hash(model.as_bytes());
         let mut listing = members.iter().filter(|endpoint| {
-            let known = self.known.get(&endpoint.id());
-            known.is_some_and(|known| known.names.binary_search(&hash).is_ok())
+            let known = self.known(endpoint.id());
+            known.is_some_and(|known| known.names.binary_search(&name).is_ok())
                 && endpoint.serves(Some(model))
         });
         listing.find_map(|endpoint| {
@@ -85,10 +51,41 @@ impl Catalogue {
     }
 
     fn listed<'a>(&self, members: &[&'a Endpoint]) -> Vec<(&'a Endpoint, u64)> {
-        let stamp = |endpoint: &&'a Endpoint| match self.known.get(&endpoint.id())?.listing {
+        let stamp = |endpoint: &&'a Endpoint| match self.known(endpoint.id())?.listing {
             Listing::Listed(stamp) => Some((*endpoint, stamp)),
             Listing::Unheard | Listing::Unlisted => None,
         };
         members.iter().filter_map(stamp).collect()
     }
+}
+
+#[inline(never)]
+fn merge<S: Store + ?Sized>(store: &S, group: u64, listed: &[(&Endpoint, u64)]) -> String {
+    let mut cards: Vec<Card> = Vec::new();
+    for (endpoint, _) in listed {
+        for card in models::cards(store, group, endpoint.id()).1 {
+            let find = |adapter: bool| {
+                cards.binary_search_by(|other| {
+                    let group = other.parent.is_some().cmp(&adapter);
+                    group.then_with(|| other.id.cmp(&card.id))
+                })
+            };
+            let adapter = card.parent.is_some();
+            if let (Err(at), Err(_)) = (find(adapter), find(!adapter))
+                && cards.len() < MAX_MERGED
+                && endpoint.serves(Some(&card.id))
+            {
+                cards.insert(at, card);
+            }
+        }
+    }
+    let mut text = String::from(r#"{"object":"list","data":["#);
+    for (at, card) in cards.iter().enumerate() {
+        if at > 0 {
+            text.push(',');
+        }
+        text.push_str(&card.json);
+    }
+    text.push_str("]}");
+    text
 }

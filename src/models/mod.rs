@@ -8,14 +8,11 @@ mod prefer;
 
 pub use self::prefer::{Affinity, prefer};
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-
 use crate::config::ModelsConfig;
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::scrape::{self, Snapshot};
 use crate::state::Store;
-use crate::state::models::{self, Adapters, Listing, MAX_ACTIVE, name_hash};
+use crate::state::models::{self, Adapters, Listing, MAX_ACTIVE, hash};
 
 /// Whether an endpoint serves a model.
 ///
@@ -41,8 +38,9 @@ pub struct Wanted<'a> {
 }
 
 /// What is known of one endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
+    endpoint: EndpointId,
     listing: Listing,
     /// Hashes of the names that it lists, sorted.
     names: Vec<u64>,
@@ -58,11 +56,12 @@ pub struct Catalogue {
     config: Option<ModelsConfig>,
     /// The hash of the shared table as it was last read.
     table: u64,
-    known: BTreeMap<EndpointId, Known>,
-    /// All that is an adapter anywhere.
-    adapters: BTreeSet<u64>,
-    /// The merged list, and the hash of what it was made from.
-    merged: Option<(u64, Rc<str>)>,
+    /// Sorted by endpoint.
+    known: Vec<Known>,
+    /// All that is an adapter anywhere, sorted.
+    adapters: Vec<u64>,
+    /// The hash of what the merged list was made from, and the list.
+    merged: (u64, String),
 }
 
 impl Catalogue {
@@ -75,6 +74,7 @@ impl Catalogue {
     }
 
     /// Learns what the shared table has that is new.
+    #[inline(never)]
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S) {
         let Some(config) = &self.config else { return };
         let Some((hash, rows)) = models::load(store, config.group, self.table) else {
@@ -82,35 +82,43 @@ impl Catalogue {
         };
         self.table = hash;
         let mut old = std::mem::take(&mut self.known);
-        let mut relisted = false;
         for row in rows {
-            let mut known = old.remove(&row.endpoint).unwrap_or_default();
+            let known = place(&old, row.endpoint).ok();
+            let mut known = match known.and_then(|at| old.get_mut(at)) {
+                Some(known) => std::mem::replace(known, Known::new(row.endpoint)),
+                None => Known::new(row.endpoint),
+            };
             known.active = row.adapters;
-            if known.listing != row.listing {
-                relisted = true;
-                if !known.read(store, config.group, row.endpoint, row.listing) {
-                    // The list is being replaced: what was known stays until the next tick.
-                    self.table = 0;
-                }
+            if known.listing != row.listing && !known.read(store, config.group, row.listing) {
+                // The list is being replaced: what was known stays until the next tick.
+                self.table = 0;
             }
-            self.known.insert(row.endpoint, known);
+            if let Err(at) = place(&self.known, row.endpoint) {
+                self.known.insert(at, known);
+            }
         }
-        if relisted || !old.is_empty() {
-            let lists = self.known.values().flat_map(|known| &known.adapters);
-            self.adapters = lists.copied().collect();
+        self.adapters.clear();
+        for known in &self.known {
+            for name in &known.adapters {
+                insert(&mut self.adapters, *name);
+            }
         }
+    }
+
+    fn known(&self, endpoint: EndpointId) -> Option<&Known> {
+        self.known.get(place(&self.known, endpoint).ok()?)
     }
 
     /// Looks a model up; `None` for a request that names none, which may go anywhere.
     pub fn wanted<'a>(&self, model: Option<&'a str>) -> Option<Wanted<'a>> {
         let name = model.filter(|name| !name.is_empty())?;
-        let hash = name_hash(name);
+        let name_hash = hash(name.as_bytes());
         let config = self.config.as_ref();
         let loadable = config.is_some_and(|config| config.is_loadable(name));
         Some(Wanted {
             name,
-            hash,
-            adapter: loadable || self.adapters.contains(&hash),
+            hash: name_hash,
+            adapter: loadable || self.adapters.binary_search(&name_hash).is_ok(),
             loadable,
         })
     }
@@ -124,7 +132,7 @@ impl Catalogue {
         if self.config.is_none() {
             return Serves::Yes;
         }
-        let Some(known) = self.known.get(&endpoint.id()) else {
+        let Some(known) = self.known(endpoint.id()) else {
             return Serves::Unknown;
         };
         match known.listing {
@@ -140,7 +148,7 @@ impl Catalogue {
         if !endpoint.models.is_empty() {
             return endpoint.serves(Some(wanted.name));
         }
-        let known = self.known.get(&endpoint.id());
+        let known = self.known(endpoint.id());
         known.is_some_and(|known| known.names.binary_search(&wanted.hash).is_ok())
     }
 
@@ -157,7 +165,7 @@ impl Catalogue {
 
     /// How well an adapter is placed at an endpoint that serves it, as its engine last said.
     pub fn affinity(&self, endpoint: EndpointId, wanted: &Wanted<'_>) -> Affinity {
-        let Some(known) = self.known.get(&endpoint) else {
+        let Some(known) = self.known(endpoint) else {
             return Affinity::Room;
         };
         let active = &known.active;
@@ -230,18 +238,35 @@ impl Catalogue {
     }
 }
 
+/// Where an endpoint is among those known, or would be.
+fn place(known: &[Known], endpoint: EndpointId) -> Result<usize, usize> {
+    known.binary_search_by_key(&endpoint, |known| known.endpoint)
+}
+
+/// Puts a number into a sorted list, once. Lists are short, and code to sort is long.
+#[inline(never)]
+fn insert(sorted: &mut Vec<u64>, number: u64) {
+    if let Err(at) = sorted.binary_search(&number) {
+        sorted.insert(at, number);
+    }
+}
+
 impl Known {
+    fn new(endpoint: EndpointId) -> Self {
+        Self {
+            endpoint,
+            listing: Listing::Unheard,
+            names: Vec::new(),
+            adapters: Vec::new(),
+            active: Adapters::default(),
+        }
+    }
+
     /// Reads the list that the table names. False if another one stands there.
-    fn read<S: Store + ?Sized>(
-        &mut self,
-        store: &S,
-        group: u64,
-        endpoint: EndpointId,
-        listing: Listing,
-    ) -> bool {
+    fn read<S: Store + ?Sized>(&mut self, store: &S, group: u64, listing: Listing) -> bool {
         let mut cards = Vec::new();
         if let Listing::Listed(_) = listing {
-            let (found, read) = models::cards(store, group, endpoint);
+            let (found, read) = models::cards(store, group, self.endpoint);
             if found != listing {
                 return false;
             }
@@ -250,26 +275,26 @@ impl Known {
         self.names.clear();
         self.adapters.clear();
         for card in &cards {
-            let hash = name_hash(&card.id);
-            self.names.push(hash);
+            let name = hash(card.id.as_bytes());
+            insert(&mut self.names, name);
             if card.parent.is_some() {
-                self.adapters.push(hash);
+                insert(&mut self.adapters, name);
             }
         }
-        self.names.sort_unstable();
-        self.adapters.sort_unstable();
         self.listing = listing;
         true
     }
 }
 
 /// The adapters that have requests at an engine.
+#[inline(never)]
 pub(crate) fn adapters_of(snapshot: &Snapshot) -> Adapters {
-    let lists = [&snapshot.running_adapters, &snapshot.waiting_adapters];
-    let names = lists.into_iter().flatten().flatten();
-    let mut names: Vec<u64> = names.map(|name| name_hash(name)).collect();
-    names.sort_unstable();
-    names.dedup();
+    let mut names = Vec::new();
+    for list in [&snapshot.running_adapters, &snapshot.waiting_adapters] {
+        for name in list.iter().flatten() {
+            insert(&mut names, hash(name.as_bytes()));
+        }
+    }
     let active = u32::try_from(names.len()).unwrap_or(u32::MAX);
     names.truncate(MAX_ACTIVE);
     Adapters {

@@ -18,8 +18,6 @@ const TABLE: &[u8] = b"WRM1";
 const LIST: &[u8] = b"WRL1";
 /// A row without its adapters.
 const ROW: usize = 36;
-/// The lengths before a card.
-const CARD: usize = 12;
 /// Stands for a figure that is not known.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -83,17 +81,30 @@ pub struct Row {
 }
 
 /// Lists belong to the way that they were asked for, and survive an update of the configuration.
+#[inline(never)]
 fn key(group: u64) -> String {
     format!("warmroute/1/models/{group:016x}")
 }
 
+#[inline(never)]
 fn list_key(group: u64, endpoint: EndpointId) -> String {
     format!("warmroute/1/models/{group:016x}/{:016x}", endpoint.0)
 }
 
-/// The hash of a name.
-pub fn name_hash(name: &str) -> u64 {
-    xxhash_rust::xxh64::xxh64(name.as_bytes(), 0)
+/// The hash by which names and lists are known.
+#[inline(never)]
+pub fn hash(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh64::xxh64(bytes, 0)
+}
+
+/// One copy of the code for whatever changes.
+#[inline(never)]
+fn change_value<S: Store + ?Sized>(
+    store: &S,
+    key: &str,
+    change: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+) -> Update {
+    update(store, key, change)
 }
 
 /// The table and its hash; `None` if the hash is the one that is known already.
@@ -101,7 +112,7 @@ pub fn load<S: Store + ?Sized>(store: &S, group: u64, known: u64) -> Option<(u64
     let bytes = store
         .get(&key(group))
         .map_or(Vec::new(), |(bytes, _)| bytes);
-    let hash = xxhash_rust::xxh64::xxh64(&bytes, 0);
+    let hash = hash(&bytes);
     (hash != known).then(|| (hash, decode_rows(&bytes)))
 }
 
@@ -117,8 +128,7 @@ pub fn cards<S: Store + ?Sized>(
 }
 
 fn stamp_of(list: &[u8]) -> Listing {
-    let hash = xxhash_rust::xxh64::xxh64(list, 0);
-    Listing::of(Listing::Listed(hash).stamp())
+    Listing::of(Listing::Listed(hash(list)).stamp())
 }
 
 /// Takes an endpoint's list; says whether it is another one than before.
@@ -131,7 +141,7 @@ pub fn put_cards<S: Store + ?Sized>(
 ) -> bool {
     let list = encode_cards(cards);
     // Compared with the list itself: of two that wrote at once, the table may hold the other's stamp.
-    let outcome = update(store, &list_key(group, endpoint), |bytes| {
+    let outcome = change_value(store, &list_key(group, endpoint), &mut |bytes| {
         let other = *bytes != list;
         if other {
             bytes.clone_from(&list);
@@ -190,7 +200,7 @@ pub fn sweep<S: Store + ?Sized>(
     named: &dyn Fn(EndpointId) -> bool,
 ) {
     let mut lost = Vec::new();
-    update(store, &key(group), |bytes| {
+    change_value(store, &key(group), &mut |bytes| {
         lost.clear();
         let mut rows = decode_rows(bytes);
         let mut changed = false;
@@ -227,7 +237,7 @@ fn change<S: Store + ?Sized>(
     endpoint: EndpointId,
     change: &mut dyn FnMut(&mut Row) -> bool,
 ) -> bool {
-    let outcome = update(store, &key(group), |bytes| {
+    let outcome = change_value(store, &key(group), &mut |bytes| {
         let mut rows = decode_rows(bytes);
         let place = rows.iter().position(|row| row.endpoint == endpoint);
         let mut row = Row {
@@ -311,17 +321,10 @@ fn decode_row(bytes: &[u8]) -> Option<(Row, &[u8])> {
 fn encode_cards(cards: &[Card]) -> Vec<u8> {
     let mut bytes = LIST.to_vec();
     for card in cards.iter().take(MAX_CARDS) {
-        let parts = [
-            &card.id,
-            card.parent.as_ref().unwrap_or(&String::new()),
-            &card.json,
-        ]
-        .map(|text| text.as_bytes().to_vec());
-        for part in &parts {
+        let parent = card.parent.as_deref().unwrap_or_default();
+        for part in [&card.id, parent, &card.json] {
             bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
-        }
-        for part in &parts {
-            bytes.extend_from_slice(part);
+            bytes.extend_from_slice(part.as_bytes());
         }
     }
     bytes
@@ -341,16 +344,19 @@ fn decode_cards(bytes: &[u8]) -> Vec<Card> {
 }
 
 fn decode_card(bytes: &[u8]) -> Option<(Card, &[u8])> {
-    let mut rest = bytes.get(CARD..)?;
-    let mut part = |at| {
-        let length = usize::try_from(read_u32(bytes, at)?).ok()?;
-        let (text, after) = rest.split_at_checked(length)?;
-        rest = after;
-        std::str::from_utf8(text).ok().map(str::to_owned)
-    };
-    let (id, parent, json) = (part(0)?, part(4)?, part(8)?);
+    let (id, rest) = decode_text(bytes)?;
+    let (parent, rest) = decode_text(rest)?;
+    let (json, rest) = decode_text(rest)?;
     let parent = Some(parent).filter(|parent| !parent.is_empty());
     Some((Card { id, parent, json }, rest))
+}
+
+/// A text behind its length.
+#[inline(never)]
+fn decode_text(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let length = usize::try_from(read_u32(bytes, 0)?).ok()?;
+    let (text, rest) = bytes.get(4..)?.split_at_checked(length)?;
+    Some((std::str::from_utf8(text).ok()?.to_owned(), rest))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::balancer::{Ask, Decision};
 use crate::config::Config;
 use crate::policy::Load;
 use crate::state::memory::MemoryStore;
-use crate::state::models::name_hash;
+use crate::state::models::hash;
 
 const COST: Load = Load {
     requests: 1,
@@ -164,7 +164,7 @@ fn the_pool_whose_endpoints_list_a_model_is_asked_for_it() {
 }
 
 fn active(gateway: &mut Gateway, number: u8, names: &[&str]) {
-    let mut hashes: Vec<u64> = names.iter().map(|name| name_hash(name)).collect();
+    let mut hashes: Vec<u64> = names.iter().map(|name| hash(name.as_bytes())).collect();
     hashes.sort_unstable();
     let adapters = Adapters {
         max: Some(2),

@@ -60,6 +60,8 @@ fn who_asks_the_same_engines_in_the_same_way_shares_the_answers() {
 
 #[test]
 fn errors_of_models() {
+    const LOADABLE: &str =
+        "models.loadable: must be at most 64 names, or beginnings and `*`, of 1 to 256 bytes";
     assert_eq!(
         error(r#""models": {}"#),
         "models: engines are asked through `scrape.cluster`: give `scrape`, too"
@@ -73,20 +75,12 @@ fn errors_of_models() {
             r#"{"interval_ms": 99}"#,
             "models.interval_ms: must be between 100 and 3600000, not 99",
         ),
-        (
-            r#"{"loadable": ["a", "b*c"]}"#,
-            "models.loadable[1]: must be a name, or its beginning and `*`, of 1 to 256 bytes",
-        ),
-        (
-            r#"{"loadable": [""]}"#,
-            "models.loadable[0]: must be a name, or its beginning and `*`, of 1 to 256 bytes",
-        ),
+        (r#"{"loadable": ["a", "b*c"]}"#, LOADABLE),
+        (r#"{"loadable": [""]}"#, LOADABLE),
     ] {
         assert_eq!(models(value).unwrap_err(), text, "{value}");
     }
     let many = vec![r#""a""#; 65].join(",");
-    assert_eq!(
-        models(&format!(r#"{{"loadable": [{many}]}}"#)).unwrap_err(),
-        "models.loadable: at most 64 names are allowed"
-    );
+    let many = models(&format!(r#"{{"loadable": [{many}]}}"#));
+    assert_eq!(many.unwrap_err(), LOADABLE);
 }

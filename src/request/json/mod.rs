@@ -60,6 +60,33 @@ pub(crate) trait Sink {
     fn integers(&mut self, _numbers: &[u64]) {}
 }
 
+/// The code of the tokenizer is there once for all sinks behind this, as it is for each other type.
+impl Sink for &mut dyn Sink {
+    fn key(&mut self, key: &[u8]) {
+        (**self).key(key);
+    }
+
+    fn begin(&mut self, kind: Kind) -> Take {
+        (**self).begin(kind)
+    }
+
+    fn bytes(&mut self, piece: &[u8]) {
+        (**self).bytes(piece);
+    }
+
+    fn end(&mut self) {
+        (**self).end();
+    }
+
+    fn scalar(&mut self, text: &[u8]) {
+        (**self).scalar(text);
+    }
+
+    fn close(&mut self) {
+        (**self).close();
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
@@ -152,6 +179,12 @@ impl Tokenizer {
     /// Whether further bytes change nothing.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_done() || self.is_malformed()
+    }
+
+    /// As [`Self::push`], for documents that are read seldom: slower, and no larger a module for each sink.
+    #[inline(never)]
+    pub(crate) fn push_seldom(&mut self, input: &[u8], mut sink: &mut dyn Sink) {
+        self.push(input, &mut sink);
     }
 
     pub(crate) fn push<S: Sink>(&mut self, input: &[u8], sink: &mut S) {
