@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::request::json::{Kind, Sink, Take, Tokenizer};
+use crate::state::models::hash;
 
 /// Most cards of one list.
 pub const MAX_CARDS: usize = 1_024;
@@ -32,6 +33,8 @@ pub struct Card {
     pub parent: Option<String>,
     /// The card as the engine wrote it: one JSON object.
     pub json: String,
+    /// The hash of all of it but what is another with every answer of vLLM's: `created`, `permission`.
+    pub stamp: u64,
 }
 
 /// Why an answer is no list of models.
@@ -127,6 +130,9 @@ struct Reader {
     parent: Vec<u8>,
     /// The text that is being read.
     text: Vec<u8>,
+    /// All of the card under way but what is another with every answer.
+    lasting: Vec<u8>,
+    passing: bool,
 }
 
 impl Reader {
@@ -149,12 +155,26 @@ impl Reader {
             id,
             parent: Some(parent).filter(|parent| !parent.is_empty()),
             json: json.to_owned(),
+            stamp: hash(&self.lasting),
         })
+    }
+}
+
+impl Reader {
+    fn keep(&mut self, piece: &[u8]) {
+        if self.in_card && !self.passing {
+            self.lasting.extend_from_slice(piece);
+        }
     }
 }
 
 impl Sink for Reader {
     fn key(&mut self, key: &[u8]) {
+        if self.depth == CARD {
+            self.passing = matches!(key, b"created" | b"permission");
+        }
+        self.keep(key);
+        self.keep(b":");
         self.member = match (self.depth, key) {
             (LIST, b"data") => Member::Data,
             (CARD, b"id") if self.in_card => Member::Id,
@@ -183,6 +203,8 @@ impl Sink for Reader {
         if card {
             self.broken |= kind != Kind::Object;
             self.in_card = true;
+            self.passing = false;
+            self.lasting.clear();
             self.seen = Some(Seen::Opened);
         }
         // What a container holds is not what the key before it named.
@@ -194,6 +216,7 @@ impl Sink for Reader {
     }
 
     fn bytes(&mut self, piece: &[u8]) {
+        self.keep(piece);
         if matches!(self.member, Member::Id | Member::Parent) {
             // One byte more than a name may have tells that it is too long.
             let room = (MAX_NAME_BYTES + 1).saturating_sub(self.text.len());
@@ -203,6 +226,7 @@ impl Sink for Reader {
     }
 
     fn end(&mut self) {
+        self.keep(b"\xFF");
         let text = std::mem::take(&mut self.text);
         match self.member {
             Member::Id => self.id = text,
@@ -212,9 +236,13 @@ impl Sink for Reader {
         self.member = Member::Other;
     }
 
-    fn scalar(&mut self, _: &[u8]) {}
+    fn scalar(&mut self, text: &[u8]) {
+        self.keep(text);
+        self.keep(b",");
+    }
 
     fn close(&mut self) {
+        self.keep(b"}");
         if self.depth == CARD && self.in_card {
             self.in_card = false;
             self.seen = Some(Seen::Closed);
@@ -258,6 +286,28 @@ mod tests {
             let json: serde_json::Value = serde_json::from_str(&card.json).unwrap();
             assert_eq!(json, whole["data"][at]);
         }
+    }
+
+    #[test]
+    fn what_is_another_with_every_answer_does_not_change_a_card() {
+        let stamp = |card: &str| {
+            let answer = format!(r#"{{"data":[{card}]}}"#);
+            parse(answer.as_bytes()).unwrap().remove(0).stamp
+        };
+        let one = r#"{"id":"a","created":1,"n":5,"permission":[{"id":"x","created":1}]}"#;
+        let same = r#"{"id": "a", "created":2,"n":5,"permission":[{"id":"y","created":[3]}]}"#;
+        assert_eq!(stamp(one), stamp(same));
+        for other in [
+            r#"{"id":"b","created":1,"n":5,"permission":[]}"#,
+            r#"{"id":"a","created":1,"n":6,"permission":[]}"#,
+            r#"{"id":"a","created":1,"n":"5","permission":[]}"#,
+            r#"{"id":"a","parent":"b","created":1,"n":5,"permission":[]}"#,
+            r#"{"id":"a","created":1,"n":5,"x":{"created":1},"permission":[]}"#,
+        ] {
+            assert_ne!(stamp(one), stamp(other), "{other}");
+        }
+        let within = |created: u32| stamp(&format!(r#"{{"id":"a","x":{{"created":{created}}}}}"#));
+        assert_ne!(within(1), within(2));
     }
 
     #[test]

@@ -116,19 +116,19 @@ pub fn load<S: Store + ?Sized>(store: &S, group: u64, known: u64) -> Option<(u64
     (hash != known).then(|| (hash, decode_rows(&bytes)))
 }
 
-/// The cards of an endpoint and their stamp.
+/// The cards of an endpoint, and what they are known by.
 pub fn cards<S: Store + ?Sized>(
     store: &S,
     group: u64,
     endpoint: EndpointId,
 ) -> (Listing, Vec<Card>) {
     let bytes = store.get(&list_key(group, endpoint));
-    let bytes = bytes.map_or(Vec::new(), |(bytes, _)| bytes);
-    (stamp_of(&bytes), decode_cards(&bytes))
+    decode_cards(&bytes.map_or(Vec::new(), |(bytes, _)| bytes))
 }
 
-fn stamp_of(list: &[u8]) -> Listing {
-    Listing::of(Listing::Listed(hash(list)).stamp())
+fn listing_of(cards: &[Card]) -> Listing {
+    let stamps = cards.iter().flat_map(|card| card.stamp.to_le_bytes());
+    Listing::of(Listing::Listed(hash(&stamps.collect::<Vec<u8>>())).stamp())
 }
 
 /// Takes an endpoint's list; says whether it is another one than before.
@@ -139,19 +139,18 @@ pub fn put_cards<S: Store + ?Sized>(
     endpoint: EndpointId,
     cards: &[Card],
 ) -> bool {
-    let list = encode_cards(cards);
+    let listing = listing_of(cards);
     // Compared with the list itself: of two that wrote at once, the table may hold the other's stamp.
     let outcome = change_value(store, &list_key(group, endpoint), &mut |bytes| {
-        let other = *bytes != list;
+        let other = decode_cards(bytes).0 != listing;
         if other {
-            bytes.clone_from(&list);
+            *bytes = encode_cards(cards);
         }
         other
     });
     if outcome == Update::Failed {
         return false;
     }
-    let listing = stamp_of(&list);
     change(store, group, now_ms, endpoint, &mut |row| {
         let other = row.listing != listing;
         row.listing = listing;
@@ -322,6 +321,7 @@ fn encode_cards(cards: &[Card]) -> Vec<u8> {
     let mut bytes = LIST.to_vec();
     for card in cards.iter().take(MAX_CARDS) {
         let parent = card.parent.as_deref().unwrap_or_default();
+        bytes.extend_from_slice(&card.stamp.to_le_bytes());
         for part in [&card.id, parent, &card.json] {
             bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
             bytes.extend_from_slice(part.as_bytes());
@@ -330,9 +330,12 @@ fn encode_cards(cards: &[Card]) -> Vec<u8> {
     bytes
 }
 
-fn decode_cards(bytes: &[u8]) -> Vec<Card> {
-    let mut rest = bytes.strip_prefix(LIST).unwrap_or_default();
+#[inline(never)]
+fn decode_cards(bytes: &[u8]) -> (Listing, Vec<Card>) {
     let mut cards = Vec::new();
+    let Some(mut rest) = bytes.strip_prefix(LIST) else {
+        return (Listing::Unheard, cards);
+    };
     while let Some((card, after)) = decode_card(rest) {
         if cards.len() >= MAX_CARDS {
             break;
@@ -340,15 +343,22 @@ fn decode_cards(bytes: &[u8]) -> Vec<Card> {
         cards.push(card);
         rest = after;
     }
-    cards
+    (listing_of(&cards), cards)
 }
 
 fn decode_card(bytes: &[u8]) -> Option<(Card, &[u8])> {
-    let (id, rest) = decode_text(bytes)?;
+    let stamp = read_u64(bytes, 0)?;
+    let (id, rest) = decode_text(bytes.get(8..)?)?;
     let (parent, rest) = decode_text(rest)?;
     let (json, rest) = decode_text(rest)?;
     let parent = Some(parent).filter(|parent| !parent.is_empty());
-    Some((Card { id, parent, json }, rest))
+    let card = Card {
+        id,
+        parent,
+        json,
+        stamp,
+    };
+    Some((card, rest))
 }
 
 /// A text behind its length.
@@ -370,6 +380,7 @@ mod tests {
             id: id.into(),
             parent: parent.map(str::to_owned),
             json: format!(r#"{{"id":"{id}"}}"#),
+            stamp: hash(id.as_bytes()),
         }
     }
 
