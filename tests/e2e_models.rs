@@ -402,6 +402,5 @@ async fn placed(mode: Mode, workers: u32) {
 }
 
 with_one_and_four_workers!(
-    an_adapter_stays_where_it_is_active_and_spreads_when_it_is_in_demand:
-    placed, FilterState, OverrideHost
+    an_adapter_stays_and_spreads_when_in_demand: placed, FilterState, OverrideHost
 );

@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
 
@@ -151,6 +152,8 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "hold",
         "scrape",
         "models",
+        "saturation",
+        "saturation.priority",
         "explain",
     ];
     let mut known = BTreeSet::new();
@@ -211,7 +214,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 32);
+    assert_eq!(checked, 33);
 }
 
 #[test]
@@ -229,7 +232,9 @@ fn what_is_required_is_missed() {
             "endpoints[].address",
             "pools[].name",
             "pools[].endpoints",
-            "scrape.cluster"
+            "scrape.cluster",
+            "saturation.priority.header",
+            "saturation.priority.shares",
         ]
     );
     for key in required {
@@ -278,7 +283,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 17);
+    assert_eq!(checked, 22);
 }
 
 #[test]

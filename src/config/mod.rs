@@ -8,6 +8,9 @@ pub(crate) mod models;
 mod policy;
 mod pools;
 mod raw;
+mod saturation;
+
+pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
 
@@ -68,6 +71,21 @@ pub enum SteeringMode {
     FilterState,
     /// Ranked list in `x-gateway-destination-endpoint`, for the `override_host` policy.
     OverrideHost,
+    /// `x-envoy-original-dst-host` and `x-warmroute-next-dst`, for a composite cluster of two
+    /// `ORIGINAL_DST` clusters: the second takes the retry.
+    Composite,
+}
+
+impl SteeringMode {
+    /// Retries that the shipped configuration of this mode has: each goes to another endpoint. 0 where all
+    /// attempts would go to the same one.
+    pub fn retries(self) -> usize {
+        match self {
+            Self::OriginalDst | Self::FilterState => 0,
+            Self::OverrideHost => 2,
+            Self::Composite => 1,
+        }
+    }
 }
 
 /// Where a `consistent_hash` policy looks for the routing key.
@@ -162,6 +180,8 @@ pub struct Config {
     pub scrape: Option<ScrapeConfig>,
     /// Absent: engines are not asked what they serve.
     pub models: Option<ModelsConfig>,
+    /// How much an endpoint may carry; absent: there is no limit.
+    pub saturation: Option<Saturation>,
     /// Where Decisions are shown.
     pub explain: Explain,
     /// Requests that are not inference calls.
@@ -198,6 +218,7 @@ impl Config {
             hold,
             scrape,
             models,
+            saturation,
             explain,
             other_paths,
         } = raw;
@@ -253,6 +274,7 @@ impl Config {
                 raw::Steering::OriginalDst => SteeringMode::OriginalDst,
                 raw::Steering::FilterState => SteeringMode::FilterState,
                 raw::Steering::OverrideHost => SteeringMode::OverrideHost,
+                raw::Steering::Composite => SteeringMode::Composite,
             },
             pools,
             scan: ScanOptions {
@@ -279,6 +301,7 @@ impl Config {
             )?),
             scrape,
             models,
+            saturation: saturation.map(saturation::saturation_of).transpose()?,
             explain: Explain {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),

@@ -1,11 +1,21 @@
-//! What the configuration says of models and adapters.
+//! `models`: how engines are asked what they serve.
 
-use super::{ConfigError, ScrapeConfig, path_of, raw, whole};
+use super::raw::Whole;
+use super::{ConfigError, ScrapeConfig, path_of, whole};
 use crate::scrape::models::MAX_NAME_BYTES;
 use crate::state::models::hash;
 
 /// Most patterns of adapters that may be loaded.
 const MAX_LOADABLE: usize = 64;
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    path: Option<String>,
+    interval_ms: Option<Whole>,
+    #[serde(default)]
+    loadable: Vec<String>,
+}
 
 /// How engines are asked what they serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +44,7 @@ impl ModelsConfig {
 
 #[inline(never)]
 pub(super) fn models_of(
-    raw: raw::Models,
+    raw: Raw,
     scrape: Option<&ScrapeConfig>,
 ) -> Result<ModelsConfig, ConfigError> {
     let Some(scrape) = scrape else {

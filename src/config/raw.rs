@@ -53,7 +53,8 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
-    pub(super) models: Option<Models>,
+    pub(super) models: Option<super::models::Raw>,
+    pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
@@ -67,6 +68,7 @@ pub(super) enum Steering {
     OriginalDst,
     FilterState,
     OverrideHost,
+    Composite,
 }
 
 #[derive(serde::Deserialize)]
@@ -237,15 +239,6 @@ pub(super) struct Scrape {
     pub(super) interval_ms: Option<Whole>,
     pub(super) timeout_ms: Option<Whole>,
     pub(super) stale_after_ms: Option<Whole>,
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Models {
-    pub(super) path: Option<String>,
-    pub(super) interval_ms: Option<Whole>,
-    #[serde(default)]
-    pub(super) loadable: Vec<String>,
 }
 
 #[derive(serde::Deserialize, Default)]

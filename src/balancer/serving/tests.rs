@@ -65,6 +65,7 @@ impl Gateway {
             key: None,
             blocks: &[],
             cost: COST,
+            share_permille: 1_000,
         };
         let picked = self.balancer.pick(&self.store, 1_000, 7, ask);
         picked.map(|(decision, _)| decision)
@@ -218,6 +219,7 @@ fn an_adapter_stays_where_it_is_active_until_that_is_crowded() {
             key: None,
             blocks: &[],
             cost: COST,
+            share_permille: 1_000,
         };
         let (decision, _) = balancer.pick(store, now_ms, 7, ask).unwrap();
         decision.candidates.len()
