@@ -10,7 +10,7 @@ pub use self::prefer::{Affinity, prefer};
 
 use crate::config::ModelsConfig;
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::scrape::{self, Snapshot};
+use crate::scrape::Snapshot;
 use crate::state::Store;
 use crate::state::models::{self, Adapters, Listing, MAX_ACTIVE, hash};
 
@@ -197,18 +197,14 @@ impl Catalogue {
         let Some(config) = &self.config else {
             return false;
         };
-        match (status, scrape::models::parse(answer)) {
-            (200, Ok(cards)) => {
-                models::put_cards(store, config.group, now_ms, endpoint, &cards);
-                true
-            }
-            // An engine that has no such list. What a server says that is in trouble says nothing.
-            (200 | 400..=499, _) => {
-                models::put_unlisted(store, config.group, now_ms, endpoint);
-                false
-            }
-            _ => false,
+        if status == 200 && models::put_list(store, config.group, now_ms, endpoint, answer) {
+            return true;
         }
+        // An engine that has no such list. What a server says that is in trouble says nothing.
+        if status == 200 || (400..500).contains(&status) {
+            models::put_unlisted(store, config.group, now_ms, endpoint);
+        }
+        false
     }
 
     /// Takes the adapters of an engine's metrics, for all workers.

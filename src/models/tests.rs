@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Config;
-use crate::scrape::Engine;
+use crate::scrape::{self, Engine};
 use crate::state::memory::MemoryStore;
 use proptest::prelude::*;
 

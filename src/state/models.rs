@@ -1,13 +1,13 @@
 //! What every endpoint serves and which adapters it has active, shared by all workers.
 //!
-//! One short table names each endpoint with a stamp of its list of models; the list itself has a key of
-//! its own and is read again only when its stamp has changed. A list stays while its endpoint does not
+//! One short table names each endpoint with a stamp of its list of models; the list itself, as the engine
+//! wrote it, has a key of its own and is read again only when its stamp has changed. A list stays while its endpoint does not
 //! answer, and is given up a while after nobody names the endpoint any more.
 
 use super::codec::{read_u32, read_u64};
 use super::{Store, Update, update};
 use crate::endpoint::EndpointId;
-use crate::scrape::models::{Card, MAX_CARDS};
+use crate::scrape::models::{Card, parse};
 
 /// Most endpoints in one table.
 pub const MAX_ROWS: usize = 4_096;
@@ -15,7 +15,6 @@ pub const MAX_ROWS: usize = 4_096;
 pub const MAX_ACTIVE: usize = 32;
 
 const TABLE: &[u8] = b"WRM1";
-const LIST: &[u8] = b"WRL1";
 /// A row without its adapters.
 const ROW: usize = 36;
 /// Stands for a figure that is not known.
@@ -39,11 +38,14 @@ pub enum Listing {
 }
 
 impl Listing {
+    /// Stamps below mean that there is no list.
+    const FIRST: u64 = 2;
+
     fn stamp(self) -> u64 {
         match self {
             Self::Unheard => 0,
             Self::Unlisted => 1,
-            Self::Listed(stamp) => stamp.max(2),
+            Self::Listed(stamp) => stamp,
         }
     }
 
@@ -122,40 +124,50 @@ pub fn cards<S: Store + ?Sized>(
     group: u64,
     endpoint: EndpointId,
 ) -> (Listing, Vec<Card>) {
-    let bytes = store.get(&list_key(group, endpoint));
-    decode_cards(&bytes.map_or(Vec::new(), |(bytes, _)| bytes))
+    let answer = store.get(&list_key(group, endpoint));
+    read(&answer.map_or(Vec::new(), |(answer, _)| answer))
 }
 
-fn listing_of(cards: &[Card]) -> Listing {
-    let stamps = cards.iter().flat_map(|card| card.stamp.to_le_bytes());
-    Listing::of(Listing::Listed(hash(&stamps.collect::<Vec<u8>>())).stamp())
+#[inline(never)]
+fn read(answer: &[u8]) -> (Listing, Vec<Card>) {
+    let Ok(cards) = parse(answer) else {
+        return (Listing::Unheard, Vec::new());
+    };
+    let mut stamps = Vec::with_capacity(cards.len().saturating_mul(8));
+    for card in &cards {
+        stamps.extend_from_slice(&card.stamp.to_le_bytes());
+    }
+    (Listing::of(hash(&stamps).max(Listing::FIRST)), cards)
 }
 
-/// Takes an endpoint's list; says whether it is another one than before.
-pub fn put_cards<S: Store + ?Sized>(
+/// Takes an endpoint's answer, if it is a list; says whether it is one.
+pub fn put_list<S: Store + ?Sized>(
     store: &S,
     group: u64,
     now_ms: u64,
     endpoint: EndpointId,
-    cards: &[Card],
+    answer: &[u8],
 ) -> bool {
-    let listing = listing_of(cards);
+    let (listing, _) = read(answer);
+    if listing == Listing::Unheard {
+        return false;
+    }
     // Compared with the list itself: of two that wrote at once, the table may hold the other's stamp.
     let outcome = change_value(store, &list_key(group, endpoint), &mut |bytes| {
-        let other = decode_cards(bytes).0 != listing;
+        let other = read(bytes).0 != listing;
         if other {
-            *bytes = encode_cards(cards);
+            *bytes = answer.to_vec();
         }
         other
     });
-    if outcome == Update::Failed {
-        return false;
+    if outcome != Update::Failed {
+        change(store, group, now_ms, endpoint, &mut |row| {
+            let other = row.listing != listing;
+            row.listing = listing;
+            other
+        });
     }
-    change(store, group, now_ms, endpoint, &mut |row| {
-        let other = row.listing != listing;
-        row.listing = listing;
-        other
-    })
+    true
 }
 
 /// An endpoint answers without a list. One that it gave before stays.
@@ -317,71 +329,20 @@ fn decode_row(bytes: &[u8]) -> Option<(Row, &[u8])> {
     Some((row, after))
 }
 
-fn encode_cards(cards: &[Card]) -> Vec<u8> {
-    let mut bytes = LIST.to_vec();
-    for card in cards.iter().take(MAX_CARDS) {
-        let parent = card.parent.as_deref().unwrap_or_default();
-        bytes.extend_from_slice(&card.stamp.to_le_bytes());
-        for part in [&card.id, parent, &card.json] {
-            bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
-            bytes.extend_from_slice(part.as_bytes());
-        }
-    }
-    bytes
-}
-
-#[inline(never)]
-fn decode_cards(bytes: &[u8]) -> (Listing, Vec<Card>) {
-    let mut cards = Vec::new();
-    let Some(mut rest) = bytes.strip_prefix(LIST) else {
-        return (Listing::Unheard, cards);
-    };
-    while let Some((card, after)) = decode_card(rest) {
-        if cards.len() >= MAX_CARDS {
-            break;
-        }
-        cards.push(card);
-        rest = after;
-    }
-    (listing_of(&cards), cards)
-}
-
-fn decode_card(bytes: &[u8]) -> Option<(Card, &[u8])> {
-    let stamp = read_u64(bytes, 0)?;
-    let (id, rest) = decode_text(bytes.get(8..)?)?;
-    let (parent, rest) = decode_text(rest)?;
-    let (json, rest) = decode_text(rest)?;
-    let parent = Some(parent).filter(|parent| !parent.is_empty());
-    let card = Card {
-        id,
-        parent,
-        json,
-        stamp,
-    };
-    Some((card, rest))
-}
-
-/// A text behind its length.
-#[inline(never)]
-fn decode_text(bytes: &[u8]) -> Option<(String, &[u8])> {
-    let length = usize::try_from(read_u32(bytes, 0)?).ok()?;
-    let (text, rest) = bytes.get(4..)?.split_at_checked(length)?;
-    Some((std::str::from_utf8(text).ok()?.to_owned(), rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::state::memory::MemoryStore;
     use proptest::prelude::*;
 
-    fn card(id: &str, parent: Option<&str>) -> Card {
-        Card {
-            id: id.into(),
-            parent: parent.map(str::to_owned),
-            json: format!(r#"{{"id":"{id}"}}"#),
-            stamp: hash(id.as_bytes()),
-        }
+    fn list(ids: &[&str]) -> Vec<u8> {
+        let cards: Vec<String> = ids.iter().map(|id| format!(r#"{{"id":"{id}"}}"#)).collect();
+        format!(r#"{{"data":[{}]}}"#, cards.join(",")).into_bytes()
+    }
+
+    fn ids(store: &MemoryStore, endpoint: EndpointId) -> Vec<String> {
+        let cards = cards(store, 7, endpoint).1;
+        cards.into_iter().map(|card| card.id).collect()
     }
 
     fn rows(store: &MemoryStore, group: u64) -> Vec<Row> {
@@ -394,31 +355,33 @@ mod tests {
     #[test]
     fn lists_come_back_as_they_were_put_and_are_written_only_if_they_change() {
         let store = MemoryStore::new();
-        let list = [card("base", None), card("sql", Some("base"))];
-        assert!(put_cards(&store, 7, 1_000, ONE, &list));
+        assert!(put_list(&store, 7, 1_000, ONE, &list(&["base", "sql"])));
         let (hash, table) = load(&store, 7, 0).unwrap();
         let (listing, kept) = cards(&store, 7, ONE);
-        assert_eq!(kept, list);
+        assert_eq!(kept[1].json, r#"{"id":"sql"}"#);
         assert_eq!((table.len(), table[0].listing), (1, listing));
-        // The same again, later: nothing to read.
-        assert!(!put_cards(&store, 7, 6_000, ONE, &list));
-        assert_eq!(load(&store, 7, hash), None);
-        assert!(put_cards(&store, 7, 7_000, ONE, &list[..1]));
+        // The same again, later and with another time in it: nothing to read.
+        let same = br#"{"data":[{"id":"base","created":7},{"id":"sql","created":8}]}"#;
+        assert!(put_list(&store, 7, 5_000, ONE, same));
+        let (hash_then, _) = load(&store, 7, hash).unwrap();
+        let later = String::from_utf8_lossy(same).replace('7', "9");
+        assert!(put_list(&store, 7, 6_000, ONE, later.as_bytes()));
+        assert_eq!(load(&store, 7, hash_then), None);
+        assert!(put_list(&store, 7, 7_000, ONE, &list(&["base"])));
         assert_ne!(rows(&store, 7)[0].listing, listing);
-        assert_eq!(cards(&store, 7, ONE).1, list[..1]);
-        assert_eq!(
-            (cards(&store, 7, TWO).1, cards(&store, 8, ONE).1),
-            (vec![], vec![])
-        );
-        assert_eq!(rows(&store, 8), []);
+        assert_eq!(ids(&store, ONE), ["base"]);
+        assert_eq!(ids(&store, TWO), [""; 0]);
+        assert_eq!((cards(&store, 8, ONE).1, rows(&store, 8)), (vec![], vec![]));
     }
 
     #[test]
     fn an_empty_list_is_a_list() {
         let store = MemoryStore::new();
-        assert!(put_cards(&store, 7, 1_000, ONE, &[]));
+        assert!(put_list(&store, 7, 1_000, ONE, br#"{"data":[]}"#));
         assert!(matches!(rows(&store, 7)[0].listing, Listing::Listed(_)));
         assert_eq!(rows(&store, 7)[0].listing, cards(&store, 7, ONE).0);
+        assert!(!put_list(&store, 7, 1_000, TWO, b"{}"));
+        assert_eq!(rows(&store, 7).len(), 1);
     }
 
     #[test]
@@ -431,9 +394,9 @@ mod tests {
         };
         assert!(put_adapters(&store, 7, 1, ONE, &adapters));
         assert_eq!(rows(&store, 7)[0].listing, Listing::Unheard);
-        assert!(put_cards(&store, 7, 2, ONE, &[card("base", None)]));
+        assert!(put_list(&store, 7, 2, ONE, &list(&["base"])));
         assert!(!put_adapters(&store, 7, 3, ONE, &adapters));
-        assert!(put_adapters(&store, 7, 3, TWO, &Adapters::default()) == false);
+        assert!(!put_adapters(&store, 7, 3, TWO, &Adapters::default()));
         let table = rows(&store, 7);
         assert_eq!(table.len(), 1);
         assert_eq!(table[0].adapters, adapters);
@@ -446,7 +409,7 @@ mod tests {
         assert!(put_unlisted(&store, 7, 1, ONE));
         assert!(!put_unlisted(&store, 7, 2, ONE));
         assert_eq!(rows(&store, 7)[0].listing, Listing::Unlisted);
-        assert!(put_cards(&store, 7, 3, ONE, &[]));
+        assert!(put_list(&store, 7, 3, ONE, &list(&[])));
         assert!(!put_unlisted(&store, 7, 4, ONE));
         assert!(matches!(rows(&store, 7)[0].listing, Listing::Listed(_)));
     }
@@ -455,7 +418,7 @@ mod tests {
     fn a_list_stays_while_its_endpoint_is_named_and_is_given_up_long_after() {
         let store = MemoryStore::new();
         for endpoint in [ONE, TWO] {
-            put_cards(&store, 7, 1_000, endpoint, &[card("base", None)]);
+            put_list(&store, 7, 1_000, endpoint, &list(&["base"]));
         }
         for minute in 1..=9 {
             sweep(&store, 7, 1_000 + minute * 60_000, &|endpoint| {
@@ -467,24 +430,24 @@ mod tests {
         assert_eq!(rows(&store, 7).len(), 1);
         assert_eq!(rows(&store, 7)[0].endpoint, ONE);
         assert_eq!(store.get(&list_key(7, TWO)).unwrap().0, b"");
-        assert_eq!(cards(&store, 7, ONE).1.len(), 1);
+        assert_eq!(ids(&store, ONE), ["base"]);
         // It comes back.
-        assert!(put_cards(&store, 7, 700_000, TWO, &[card("base", None)]));
-        assert_eq!(cards(&store, 7, TWO).1.len(), 1);
+        assert!(put_list(&store, 7, 700_000, TWO, &list(&["base"])));
+        assert_eq!(ids(&store, TWO), ["base"]);
     }
 
     #[test]
     fn who_reads_between_two_writes_reads_again() {
         let store = MemoryStore::new();
-        put_cards(&store, 7, 1, ONE, &[card("a", None)]);
+        put_list(&store, 7, 1, ONE, &list(&["a"]));
         let table = store.get(&key(7)).unwrap().0;
-        put_cards(&store, 7, 1, ONE, &[card("b", None)]);
+        put_list(&store, 7, 1, ONE, &list(&["b"]));
         // The list of one and the stamp of another, as two writers may leave them.
         store.put(&key(7), &table).unwrap();
         assert_ne!(rows(&store, 7)[0].listing, cards(&store, 7, ONE).0);
         // The next answer, whichever it is, puts it right.
-        for list in [[card("a", None)], [card("b", None)]] {
-            put_cards(&store, 7, 2, ONE, &list);
+        for answer in [list(&["a"]), list(&["b"])] {
+            put_list(&store, 7, 2, ONE, &answer);
             assert_eq!(rows(&store, 7)[0].listing, cards(&store, 7, ONE).0);
             store.put(&key(7), &table).unwrap();
         }
@@ -506,14 +469,10 @@ mod tests {
         store.put(&key(7), &encode_rows(&full)).unwrap();
         assert_eq!(rows(&store, 7).len(), MAX_ROWS);
         assert_eq!(rows(&store, 7)[0].adapters.names.len(), MAX_ACTIVE);
-        assert!(!put_cards(
-            &store,
-            7,
-            1,
-            EndpointId(9_999),
-            &[card("a", None)]
-        ));
-        assert!(put_cards(&store, 7, 1, EndpointId(5), &[card("a", None)]));
+        put_list(&store, 7, 1, EndpointId(9_999), &list(&["a"]));
+        assert!(rows(&store, 7).iter().all(|row| row.endpoint.0 != 9_999));
+        put_list(&store, 7, 1, EndpointId(5), &list(&["a"]));
+        assert!(matches!(rows(&store, 7)[5].listing, Listing::Listed(_)));
     }
 
     proptest! {
@@ -521,7 +480,7 @@ mod tests {
         fn any_bytes_are_harmless(mut bytes: Vec<u8>, magic in 0_u8..3) {
             match magic {
                 0 => bytes.splice(0..0, TABLE.iter().copied()).for_each(drop),
-                1 => bytes.splice(0..0, LIST.iter().copied()).for_each(drop),
+                1 => bytes.splice(0..0, list(&["a"])).for_each(drop),
                 _ => {}
             }
             let store = MemoryStore::new();
@@ -529,7 +488,7 @@ mod tests {
             store.put(&list_key(7, ONE), &bytes).unwrap();
             let _ = cards(&store, 7, ONE);
             sweep(&store, 7, u64::MAX, &|_| true);
-            prop_assert!(put_cards(&store, 7, 1, EndpointId(u64::MAX), &[card("a", None)]));
+            prop_assert!(put_list(&store, 7, 1, EndpointId(u64::MAX), &list(&["a"])));
             let table = rows(&store, 7);
             prop_assert!(table.iter().any(|row| row.endpoint == EndpointId(u64::MAX)));
         }
