@@ -168,6 +168,8 @@ impl Context for Stream {
 
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
+        #[cfg(feature = "chaos")]
+        super::chaos::panic_if_asked("headers");
         self.run(Input::RequestHeaders(rest(end_of_stream)))
     }
 
@@ -175,6 +177,8 @@ impl HttpContext for Stream {
         if !self.is_holding() {
             return Action::Continue;
         }
+        #[cfg(feature = "chaos")]
+        super::chaos::panic_if_asked("body");
         if let Ok(mut vm) = self.vm.try_borrow_mut()
             && let Some(vm) = vm.as_mut()
         {
