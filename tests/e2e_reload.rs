@@ -14,3 +14,5 @@ mod support;
 mod load;
 #[path = "e2e_reload/panics.rs"]
 mod panics;
+#[path = "e2e_reload/updates.rs"]
+mod updates;
