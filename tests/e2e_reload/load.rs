@@ -63,7 +63,7 @@ pub async fn open_loop(clients: Vec<HttpClient>, pause: Duration, long: Duration
             1 => "delay-headers=200",
             _ => "delay-first=5",
         };
-        let call = chat(number, number % 3 != 0).header("x-mock-fault", fault);
+        let call = chat(number, !number.is_multiple_of(3)).header("x-mock-fault", fault);
         running.spawn(async move { carried(&client, call).await });
         number += 1;
         let due = pause * u32::try_from(number).unwrap();
