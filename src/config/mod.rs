@@ -7,10 +7,12 @@
 mod policy;
 mod pools;
 mod raw;
+mod responses;
 
 use std::fmt;
 
 use self::pools::{model_decides, pools_of};
+pub use self::responses::Responses;
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
 use crate::request::ScanOptions;
@@ -159,6 +161,8 @@ pub struct Config {
     pub scrape: Option<ScrapeConfig>,
     /// Where Decisions are shown.
     pub explain: Explain,
+    /// What happens to answers.
+    pub responses: Responses,
     /// Requests that are not inference calls.
     pub other_paths: OtherPaths,
 }
@@ -193,6 +197,7 @@ impl Config {
             hold,
             scrape,
             explain,
+            responses,
             other_paths,
         } = raw;
         let mut fields = Vec::new();
@@ -273,6 +278,7 @@ impl Config {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
             },
+            responses: responses::responses_of(responses),
             other_paths: match other_paths {
                 raw::OtherPaths::Pick => OtherPaths::Pick,
                 raw::OtherPaths::Pass => OtherPaths::Pass,

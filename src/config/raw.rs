@@ -56,6 +56,8 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
+    pub(super) responses: Responses,
+    #[serde(default)]
     pub(super) other_paths: OtherPaths,
 }
 
@@ -245,6 +247,13 @@ pub(super) struct Explain {
     pub(super) response_header: bool,
     #[serde(default)]
     pub(super) log_field: bool,
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Responses {
+    #[serde(default)]
+    pub(super) hold_headers: bool,
 }
 
 #[derive(serde::Deserialize, Default)]

@@ -1,0 +1,17 @@
+//! What happens to answers on their way to the client.
+
+use super::{Toggle, raw, toggle};
+
+/// What happens to answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Responses {
+    /// The headers of a streamed answer wait for its first event, so that an engine's refusal inside a
+    /// 200 becomes a status.
+    pub hold_headers: Toggle,
+}
+
+pub(super) fn responses_of(raw: raw::Responses) -> Responses {
+    Responses {
+        hold_headers: toggle(raw.hold_headers),
+    }
+}
