@@ -79,7 +79,7 @@ fn endpoint() -> Value {
 fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
-        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {}, "responses": {},
     })
 }
 
@@ -147,6 +147,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "hold",
         "scrape",
         "explain",
+        "responses",
     ];
     let mut known = BTreeSet::new();
     for level in levels {
@@ -206,7 +207,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 29);
+    assert_eq!(checked, 31);
 }
 
 #[test]

@@ -174,18 +174,23 @@ async fn everything_else(mode: Mode, workers: u32) {
         let endpoint = decided(&answer.headers, "endpoint");
         blamed.one(&fleet, &endpoint, "stream_error").await;
         // F7, and answers that are not streamed.
-        for (stream, fault, status) in [
-            (true, "json-error", 200),
-            (true, "status=404", 404),
-            (true, "status=503,retry-after=7", 503),
-            (false, "", 200),
-            (false, "error-in-stream=400", 400),
+        for (stream, fault, status, kind) in [
+            (true, "json-error", 200, Some("stream_error")),
+            (true, "status=404", 404, None),
+            (true, "status=503,retry-after=7", 503, Some("overloaded")),
+            (false, "", 200, None),
+            (false, "error-in-stream=400", 400, None),
         ] {
             let answer = client.send(faulty(3, stream, fault)).await.unwrap();
             assert_eq!(answer.status, status, "{fault}");
             assert_eq!(answer.header("x-warmroute-reason"), "", "{fault}");
+            if let Some(kind) = kind {
+                let endpoint = decided(&answer.headers, "endpoint");
+                blamed.one(&fleet, &endpoint, kind).await;
+            }
         }
     }
+    blamed.nobody_else(&fleet).await;
     unharmed(&mut fleet).await;
 }
 

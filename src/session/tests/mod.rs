@@ -4,6 +4,7 @@ mod answers;
 mod failures;
 mod holding;
 mod learning;
+mod opening;
 mod picks;
 mod restarts;
 
