@@ -79,7 +79,9 @@ fn endpoint() -> Value {
 fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
-        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {}, "responses": {},
+        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "responses": {},
+        "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
 
@@ -146,6 +148,8 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "saturation",
+        "saturation.priority",
         "explain",
         "responses",
     ];
@@ -207,7 +211,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 31);
+    assert_eq!(checked, 32);
 }
 
 #[test]
@@ -225,7 +229,9 @@ fn what_is_required_is_missed() {
             "endpoints[].address",
             "pools[].name",
             "pools[].endpoints",
-            "scrape.cluster"
+            "scrape.cluster",
+            "saturation.priority.header",
+            "saturation.priority.shares",
         ]
     );
     for key in required {
@@ -274,7 +280,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 16);
+    assert_eq!(checked, 21);
 }
 
 #[test]

@@ -53,10 +53,11 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
-    pub(super) responses: Responses,
+    pub(super) responses: super::responses::Raw,
     #[serde(default)]
     pub(super) other_paths: OtherPaths,
 }
@@ -68,6 +69,7 @@ pub(super) enum Steering {
     OriginalDst,
     FilterState,
     OverrideHost,
+    Composite,
 }
 
 #[derive(serde::Deserialize)]
@@ -247,13 +249,6 @@ pub(super) struct Explain {
     pub(super) response_header: bool,
     #[serde(default)]
     pub(super) log_field: bool,
-}
-
-#[derive(serde::Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Responses {
-    #[serde(default)]
-    pub(super) hold_headers: bool,
 }
 
 #[derive(serde::Deserialize, Default)]

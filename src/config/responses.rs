@@ -1,6 +1,13 @@
-//! What happens to answers on their way to the client.
+//! `responses`: what happens to answers on their way to the client.
 
-use super::{Toggle, raw, toggle};
+use super::{Toggle, toggle};
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    #[serde(default)]
+    hold_headers: bool,
+}
 
 /// What happens to answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +17,7 @@ pub struct Responses {
     pub hold_headers: Toggle,
 }
 
-pub(super) fn responses_of(raw: raw::Responses) -> Responses {
+pub(super) fn responses_of(raw: Raw) -> Responses {
     Responses {
         hold_headers: toggle(raw.hold_headers),
     }

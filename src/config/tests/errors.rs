@@ -55,7 +55,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `explain`, `responses`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `saturation`, `explain`, `responses`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,
@@ -73,7 +73,7 @@ fn errors_of_types_and_names() {
     golden(&[
         (
             r#""steering": "header""#,
-            "steering: unknown variant `header`, expected one of `original_dst`, `filter_state`, `override_host` at line 1 column 66",
+            "steering: unknown variant `header`, expected one of `original_dst`, `filter_state`, `override_host`, `composite` at line 1 column 66",
         ),
         (
             r#""responses": {"hold_headers": 1}"#,
