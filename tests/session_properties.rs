@@ -20,7 +20,7 @@ use warmroute::config::{Config, SteeringMode, Toggle};
 use warmroute::endpoint::EndpointId;
 use warmroute::policy::Load;
 use warmroute::request::Api;
-use warmroute::session::{Effects, Event, Flow, Input, Moment, Rest, Session, StreamView};
+use warmroute::session::{Effects, Event, Failure, Flow, Input, Moment, Rest, Session, StreamView};
 use warmroute::state::ledger::SLOT_TTL_MS;
 use warmroute::state::memory::MemoryStore;
 use warmroute::state::{Store, StoreError, Version};
@@ -457,6 +457,11 @@ impl Stream {
                 Event::Parsed(_) => self.parses += 1,
                 Event::Picked { .. } => self.picks += 1,
                 Event::Answered(_) => self.answers += 1,
+                // Others that were tried before; who served in the end may fail too.
+                Event::Failed {
+                    failure: Failure::Replaced,
+                    ..
+                } => {}
                 Event::Failed { .. } => self.failures += 1,
                 Event::Retried { .. } | Event::WatchdogFired | Event::Replied(_) => {}
             }

@@ -25,7 +25,7 @@ fn errors_of_notation() {
         ("nonsense", ".: expected ident at line 1 column 2"),
         (
             "[]",
-            ".: invalid length 1, expected struct Config with 12 elements at line 1 column 2",
+            ".: invalid length 1, expected struct Config with 13 elements at line 1 column 2",
         ),
         (
             r#"{"endpoints": [{"address": "10.0.0.1:1"}]} x"#,
