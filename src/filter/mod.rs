@@ -5,6 +5,7 @@
 
 #[cfg(feature = "chaos")]
 mod chaos;
+mod discovery;
 mod host;
 mod http;
 mod root;
