@@ -16,6 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 fn plugin(hold: bool) -> Value {
     json!({
         "responses": {"hold_headers": hold},
+        // Endpoints that fail on purpose are to be picked all the same.
+        "health": {"failures": 1_000_000},
         "explain": {"response_header": true},
     })
 }
