@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "health": {}, "explain": {},
+        "responses": {},
         "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
@@ -156,6 +157,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "saturation.priority",
         "health",
         "explain",
+        "responses",
     ];
     let mut known = BTreeSet::new();
     for level in levels {

@@ -10,8 +10,10 @@ pub(crate) mod models;
 mod policy;
 mod pools;
 mod raw;
+mod responses;
 mod saturation;
 
+pub use self::responses::Responses;
 pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
@@ -196,6 +198,8 @@ pub struct Config {
     pub health: HealthConfig,
     /// Where Decisions are shown.
     pub explain: Explain,
+    /// What happens to answers.
+    pub responses: Responses,
     /// Requests that are not inference calls.
     pub other_paths: OtherPaths,
 }
@@ -235,6 +239,7 @@ impl Config {
             saturation,
             health,
             explain,
+            responses,
             other_paths,
         } = raw;
         let scrape = scrape.map(scrape_of).transpose()?;
@@ -324,6 +329,7 @@ impl Config {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
             },
+            responses: responses::responses_of(responses),
             other_paths: match other_paths {
                 raw::OtherPaths::Pick => OtherPaths::Pick,
                 raw::OtherPaths::Pass => OtherPaths::Pass,
