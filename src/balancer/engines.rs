@@ -99,6 +99,7 @@ impl Balancer {
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
         self.catalogue.tick(store);
+        self.board.refresh(store);
         while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }
@@ -135,7 +136,12 @@ impl Balancer {
     }
 
     /// The endpoint refused a connection: nothing runs there, and what will has an empty cache.
-    pub fn refused<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, endpoint: EndpointId) {
+    pub(super) fn refused<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        endpoint: EndpointId,
+    ) {
         if self.index.is_some() && self.outages.refused(now_ms, endpoint) {
             self.forget(store, endpoint);
         }

@@ -60,33 +60,6 @@ pub(crate) trait Sink {
     fn integers(&mut self, _numbers: &[u64]) {}
 }
 
-/// The code of the tokenizer is there once for all sinks behind this, as it is for each other type.
-impl Sink for &mut dyn Sink {
-    fn key(&mut self, key: &[u8]) {
-        (**self).key(key);
-    }
-
-    fn begin(&mut self, kind: Kind) -> Take {
-        (**self).begin(kind)
-    }
-
-    fn bytes(&mut self, piece: &[u8]) {
-        (**self).bytes(piece);
-    }
-
-    fn end(&mut self) {
-        (**self).end();
-    }
-
-    fn scalar(&mut self, text: &[u8]) {
-        (**self).scalar(text);
-    }
-
-    fn close(&mut self) {
-        (**self).close();
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
@@ -181,13 +154,7 @@ impl Tokenizer {
         self.is_done() || self.is_malformed()
     }
 
-    /// As [`Self::push`], for documents that are read seldom: slower, and no larger a module for each sink.
-    #[inline(never)]
-    pub(crate) fn push_seldom(&mut self, input: &[u8], mut sink: &mut dyn Sink) {
-        self.push(input, &mut sink);
-    }
-
-    pub(crate) fn push<S: Sink>(&mut self, input: &[u8], sink: &mut S) {
+    pub(crate) fn push<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) {
         let mut rest = input;
         while !rest.is_empty() && !self.is_settled() {
             let used = match self.state {
@@ -209,7 +176,7 @@ impl Tokenizer {
     }
 
     /// One byte outside the long runs.
-    fn step<S: Sink>(&mut self, byte: u8, sink: &mut S) {
+    fn step<S: Sink + ?Sized>(&mut self, byte: u8, sink: &mut S) {
         match self.state {
             State::Escape => return self.escape(byte, sink),
             State::Unicode => return self.unicode(byte, sink),
@@ -238,7 +205,7 @@ impl Tokenizer {
     }
 
     /// The first byte of a value, or the end of an empty array.
-    fn value<S: Sink>(&mut self, byte: u8, sink: &mut S) {
+    fn value<S: Sink + ?Sized>(&mut self, byte: u8, sink: &mut S) {
         match byte {
             b'{' => self.open(Kind::Object, sink),
             b'[' => self.open(Kind::Array, sink),
@@ -261,7 +228,7 @@ impl Tokenizer {
         }
     }
 
-    fn open<S: Sink>(&mut self, kind: Kind, sink: &mut S) {
+    fn open<S: Sink + ?Sized>(&mut self, kind: Kind, sink: &mut S) {
         let mut take = sink.begin(kind);
         if take == Take::Read && self.depth >= READ_DEPTH {
             take = Take::Skip;
@@ -287,7 +254,7 @@ impl Tokenizer {
         }
     }
 
-    fn close<S: Sink>(&mut self, kind_bit: u32, sink: &mut S) {
+    fn close<S: Sink + ?Sized>(&mut self, kind_bit: u32, sink: &mut S) {
         if self.depth == 0 || self.kinds & 1 != kind_bit {
             self.state = State::Malformed;
             return;
@@ -303,7 +270,7 @@ impl Tokenizer {
     }
 
     /// Whole numbers, each with its comma; whatever is not so simple goes the ordinary way.
-    fn integer_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    fn integer_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         let mut numbers = [0u64; INTEGERS];
         let mut count = 0usize;
         let mut used = 0usize;
@@ -325,7 +292,7 @@ impl Tokenizer {
         }
     }
 
-    fn scalar_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    fn scalar_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         let is_part =
             |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let end = input
