@@ -217,7 +217,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 33);
+    assert_eq!(checked, 41);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 22);
+    assert_eq!(checked, 26);
 }
 
 #[test]
