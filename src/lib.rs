@@ -37,6 +37,7 @@
 //!     key: routing_key(model, &request.prompt),
 //!     blocks: &blocks,
 //!     cost: balancer.config().tokens.estimate(&request, None),
+//!     share_permille: 1_000,
 //! };
 //! let (now_ms, random) = (1_000, 42);
 //! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask)?;
@@ -63,6 +64,7 @@
 pub mod account;
 pub mod balancer;
 pub mod config;
+pub mod discovery;
 pub mod endpoint;
 pub mod health;
 pub mod index;

@@ -74,11 +74,10 @@ impl<M: Meter> Metrics<M> {
     pub fn follow(&mut self, balancer: &Balancer) {
         let present = balancer.endpoints();
         if self.names.len().saturating_add(present.len()) > MAX_NAMES {
-            self.names.retain(|id, _| present.contains_key(id));
-            // The host keeps the values of the others; their numbers are not needed any more.
-            let names = &self.names;
-            self.defined
-                .retain(|(_, id, ..), _| id.is_none_or(|id| names.contains_key(&id)));
+            // The host keeps the values, and finds a metric again by its name.
+            self.flush();
+            self.defined.clear();
+            self.names.clear();
         }
         for (id, endpoint) in present {
             let name = || endpoint.name().to_owned();
@@ -152,7 +151,7 @@ impl<M: Meter> Metrics<M> {
         for (name, time_us) in times {
             if let Some(time_us) = time_us {
                 let kind = MetricKind::Histogram;
-                self.record(kind, name, endpoint, ("", ""), time_us / 1_000);
+                self.record(kind, name, Some(endpoint), ("", ""), time_us / 1_000);
             }
         }
         if let Some(usage) = answer.usage {
@@ -182,6 +181,17 @@ impl<M: Meter> Metrics<M> {
     /// A scrape came to nothing.
     pub fn scrape_failed(&mut self, endpoint: EndpointId) {
         self.count("warmroute_scrape_failures_total", endpoint, 1);
+    }
+
+    /// Envoy's list of clusters was not read, or lacks one.
+    pub fn discovery_failed(&mut self) {
+        self.labelled("warmroute_discovery_failures_total", None, ("", ""), 1);
+    }
+
+    /// How long ago the members of all pools were known for certain, in milliseconds.
+    pub fn discovery_age(&mut self, age_ms: u64) {
+        let name = "warmroute_discovery_age_ms";
+        self.record(MetricKind::Gauge, name, None, ("", ""), age_ms);
     }
 
     /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all.
@@ -228,7 +238,7 @@ impl<M: Meter> Metrics<M> {
         for one in State::ALL {
             let (name, label) = ("warmroute_endpoint_state", ("state", one.name()));
             let value = u64::from(state == Some(one));
-            self.record(MetricKind::Gauge, name, endpoint, label, value);
+            self.record(MetricKind::Gauge, name, Some(endpoint), label, value);
         }
     }
 
@@ -275,22 +285,22 @@ impl<M: Meter> Metrics<M> {
     }
 
     fn gauge(&mut self, name: &'static str, endpoint: EndpointId, value: u64) {
-        self.record(MetricKind::Gauge, name, endpoint, ("", ""), value);
+        self.record(MetricKind::Gauge, name, Some(endpoint), ("", ""), value);
     }
 
     fn record(
         &mut self,
         kind: MetricKind,
         name: &'static str,
-        endpoint: EndpointId,
+        endpoint: Option<EndpointId>,
         label: (&'static str, &'static str),
         value: u64,
     ) {
-        let key = (name, Some(endpoint), label.0, label.1);
+        let key = (name, endpoint, label.0, label.1);
         let metric = self.defined.entry(key).or_insert_with(|| {
             let label = Some(label).filter(|label| !label.0.is_empty());
-            let endpoint = ("endpoint", endpoint_name(&self.names, endpoint));
-            let labels: Vec<(&str, &str)> = [endpoint].into_iter().chain(label).collect();
+            let endpoint = endpoint.map(|id| ("endpoint", endpoint_name(&self.names, id)));
+            let labels: Vec<(&str, &str)> = endpoint.into_iter().chain(label).collect();
             Defined {
                 id: self.meter.define(kind, &full_name(name, &labels)),
                 pending: 0,
@@ -334,6 +344,7 @@ fn failure_name(failure: Failure) -> &'static str {
         Failure::Overloaded => "overloaded",
         Failure::BrokenStream => "broken_stream",
         Failure::StreamError => "stream_error",
+        Failure::Replaced => "replaced",
     }
 }
 

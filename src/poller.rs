@@ -2,7 +2,7 @@
 //!
 //! Every VM has a poller, but only the one that holds the lease lets it run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::endpoint::EndpointId;
@@ -124,11 +124,12 @@ impl Poller {
 
     /// Asks these endpoints from now on, and no others. New ones are due at once.
     pub fn follow(&mut self, endpoints: impl IntoIterator<Item = EndpointId>) {
-        let endpoints: BTreeSet<EndpointId> = endpoints.into_iter().collect();
-        self.schedules.retain(|(id, _), _| endpoints.contains(id));
+        let before = std::mem::take(&mut self.schedules);
         for id in endpoints {
             for asking in &self.askings {
-                self.schedules.entry((id, asking.question)).or_default();
+                let key = (id, asking.question);
+                let schedule = before.get(&key).copied().unwrap_or_default();
+                self.schedules.insert(key, schedule);
             }
         }
     }

@@ -4,13 +4,19 @@
 //! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
 //! error names the JSON path of the value and what would have been allowed.
 
+mod discovery;
 mod health;
 mod policy;
 mod pools;
 mod raw;
+mod saturation;
+
+pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
 
+use self::discovery::discovery_of;
+pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
 pub use self::health::HealthConfig;
 use self::health::health_of;
 use self::pools::{model_decides, pools_of};
@@ -68,6 +74,21 @@ pub enum SteeringMode {
     FilterState,
     /// Ranked list in `x-gateway-destination-endpoint`, for the `override_host` policy.
     OverrideHost,
+    /// `x-envoy-original-dst-host` and `x-warmroute-next-dst`, for a composite cluster of two
+    /// `ORIGINAL_DST` clusters: the second takes the retry.
+    Composite,
+}
+
+impl SteeringMode {
+    /// Retries that the shipped configuration of this mode has: each goes to another endpoint. 0 where all
+    /// attempts would go to the same one.
+    pub fn retries(self) -> usize {
+        match self {
+            Self::OriginalDst | Self::FilterState => 0,
+            Self::OverrideHost => 2,
+            Self::Composite => 1,
+        }
+    }
 }
 
 /// Where a `consistent_hash` policy looks for the routing key.
@@ -88,8 +109,10 @@ pub struct PoolConfig {
     pub name: String,
     /// Models and adapters routed here; empty means all that no other pool names.
     pub models: Vec<String>,
-    /// The endpoints.
+    /// The endpoints that the configuration names.
     pub pool: Pool,
+    /// Clusters of Envoy whose members are endpoints too.
+    pub clusters: Vec<String>,
     /// The algorithm.
     pub policy: PolicySpec,
     /// Key sources, first found wins; only `consistent_hash` has any.
@@ -146,8 +169,10 @@ pub struct Config {
     pub fingerprint: u64,
     /// How Envoy is told.
     pub steering: SteeringMode,
-    /// At least one, each with at least one endpoint.
+    /// At least one, each with at least one endpoint or cluster.
     pub pools: Vec<PoolConfig>,
+    /// Absent: all endpoints are in the configuration.
+    pub discovery: Option<DiscoveryConfig>,
     /// What the body scan keeps.
     pub scan: ScanOptions,
     /// Blocks that the prefix index of a worker holds, if a policy asks it.
@@ -160,6 +185,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// How much an endpoint may carry; absent: there is no limit.
+    pub saturation: Option<Saturation>,
     /// When endpoints are taken out.
     pub health: HealthConfig,
     /// Where Decisions are shown.
@@ -191,19 +218,23 @@ impl Config {
             steering,
             policy,
             endpoints,
+            clusters,
             pools,
+            discovery,
             prefix,
             index,
             tokens,
             hold,
             scrape,
+            saturation,
             health,
             explain,
             other_paths,
         } = raw;
         let scrape = scrape.map(scrape_of).transpose()?;
         let mut fields = Vec::new();
-        let pools = pools_of(policy, endpoints, pools, &mut fields)?;
+        let pools = pools_of(policy, endpoints, clusters, pools, &mut fields)?;
+        let discovery = discovery_of(discovery, &pools)?;
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
             whole(path, value, default, lowest, highest)
         };
@@ -251,8 +282,10 @@ impl Config {
                 raw::Steering::OriginalDst => SteeringMode::OriginalDst,
                 raw::Steering::FilterState => SteeringMode::FilterState,
                 raw::Steering::OverrideHost => SteeringMode::OverrideHost,
+                raw::Steering::Composite => SteeringMode::Composite,
             },
             pools,
+            discovery,
             scan: ScanOptions {
                 prefix_bytes,
                 block_bytes: crate::index::BLOCK_BYTES,
@@ -275,6 +308,7 @@ impl Config {
                 1,
                 60_000,
             )?),
+            saturation: saturation.map(saturation::saturation_of).transpose()?,
             health: health_of(health, scrape.as_ref())?,
             scrape,
             explain: Explain {
@@ -290,10 +324,15 @@ impl Config {
 }
 
 /// 32,768 blocks an endpoint of the pools that ask the index, which are two million tokens, within
-/// 4 and 16 MiB a worker.
+/// 4 and 16 MiB a worker. How many endpoints are found nobody knows: then the most.
 fn default_blocks(pools: &[PoolConfig]) -> u32 {
     let asking = pools.iter().filter(|pool| pool.policy.reads_index());
-    let endpoints: usize = asking.map(|pool| pool.pool.len()).sum();
+    let endpoints: usize = asking
+        .map(|pool| match pool.clusters.is_empty() {
+            true => pool.pool.len(),
+            false => MAX_ENDPOINTS,
+        })
+        .sum();
     let blocks = u32::try_from(endpoints).unwrap_or(u32::MAX);
     blocks.saturating_mul(1 << 15).clamp(1 << 18, 1 << 20)
 }

@@ -43,7 +43,10 @@ pub(super) struct Config {
     pub(super) steering: Steering,
     pub(super) policy: Option<Policy>,
     pub(super) endpoints: Option<Vec<Endpoint>>,
+    #[serde(default)]
+    pub(super) clusters: Vec<String>,
     pub(super) pools: Option<Vec<Pool>>,
+    pub(super) discovery: Option<Discovery>,
     #[serde(default)]
     pub(super) prefix: Prefix,
     #[serde(default)]
@@ -53,6 +56,7 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) health: Health,
     #[serde(default)]
@@ -68,6 +72,7 @@ pub(super) enum Steering {
     OriginalDst,
     FilterState,
     OverrideHost,
+    Composite,
 }
 
 #[derive(serde::Deserialize)]
@@ -88,7 +93,20 @@ pub(super) struct Pool {
     #[serde(default)]
     pub(super) models: Vec<String>,
     pub(super) policy: Option<Policy>,
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: Option<Vec<Endpoint>>,
+    #[serde(default)]
+    pub(super) clusters: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Discovery {
+    pub(super) cluster: String,
+    pub(super) path: Option<String>,
+    pub(super) interval_ms: Option<Whole>,
+    pub(super) timeout_ms: Option<Whole>,
+    #[serde(default)]
+    pub(super) verdicts: Vec<String>,
 }
 
 #[derive(serde::Deserialize, Clone, Copy, PartialEq)]

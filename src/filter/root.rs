@@ -9,6 +9,7 @@ use proxy_wasm::hostcalls::dispatch_http_call;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
+use super::discovery::Finder;
 use super::host::{self, Buffer, Headers, HostMeter, SharedData};
 use super::http::{self, Stream};
 use super::{SharedVm, Vm};
@@ -43,6 +44,7 @@ pub(super) struct Root {
     /// Key of the lease that all VMs of this configuration compete for.
     lease: String,
     poller: Option<(Poller, ScrapeConfig)>,
+    finder: Option<Finder>,
     /// Scrapes under way, by the host's token.
     asked: BTreeMap<u32, (EndpointId, Question)>,
     /// The host would not even ask; said once.
@@ -57,6 +59,7 @@ impl Root {
             id: 0,
             lease: String::new(),
             poller: None,
+            finder: None,
             asked: BTreeMap::new(),
             scrape_refused: false,
         }
@@ -66,7 +69,12 @@ impl Root {
         let seed = host::now_ns();
         self.id = unique_id(&SharedData, seed);
         self.lease = format!("warmroute/1/lease/{:016x}", config.fingerprint);
+        self.finder = Finder::new(&config, seed / 1_000_000);
         let mut balancer = Balancer::new(Rc::new(config), self.id);
+        if let Some(finder) = &mut self.finder {
+            // What another configuration has learned.
+            finder.follow(&mut balancer);
+        }
         // Creates the ledger before there is traffic that could race for it.
         balancer.tick(&SharedData, seed / 1_000_000);
         self.poller = balancer.config().scrape.clone().map(|scrape| {
@@ -91,8 +99,23 @@ impl Root {
         host::set_tick_period_ms(TICK_MS);
     }
 
-    /// What one VM does for the whole Envoy: gauges, and asking the engines.
+    /// Endpoints that come and go.
+    fn follow(&mut self, vm: &mut Vm) {
+        let finder = self.finder.as_mut();
+        if !finder.is_some_and(|finder| finder.follow(&mut vm.balancer)) {
+            return;
+        }
+        vm.metrics.follow(&vm.balancer);
+        if let Some((poller, _)) = &mut self.poller {
+            poller.follow(vm.balancer.endpoints().into_keys());
+        }
+    }
+
+    /// What one VM does for the whole Envoy: gauges, and asking Envoy and the engines.
     fn serve_as_leader(&mut self, vm: &mut Vm, now_ms: u64) {
+        if let Some(finder) = &mut self.finder {
+            finder.ask(&mut vm.metrics, now_ms);
+        }
         let totals = vm.balancer.totals(&SharedData);
         self.poll(vm, now_ms, &totals);
         vm.metrics.gauges(&vm.balancer, &totals, now_ms);
@@ -152,7 +175,8 @@ impl Root {
             Answer::Report {
                 asked_ms, report, ..
             } => {
-                if vm.balancer.reported(&SharedData, asked_ms, report) {
+                let restarted = vm.balancer.reported(&SharedData, asked_ms, report);
+                if restarted {
                     vm.metrics.restarted(id);
                 }
             }
@@ -224,15 +248,26 @@ impl Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, headers: usize, body_size: usize, _: usize) {
-        let Some(asked) = self.asked.remove(&token) else {
-            return;
-        };
         // No headers: the connection broke, and there is nothing to be read.
         let status = (headers > 0)
             .then(|| host::header(Headers::Callout, ":status"))
             .flatten()
             .and_then(|status| std::str::from_utf8(&status).ok()?.parse().ok())
             .unwrap_or(0);
+        let shared = self.vm.clone();
+        let Ok(mut vm) = shared.try_borrow_mut() else {
+            return;
+        };
+        let Some(vm) = vm.as_mut() else { return };
+        if let Some(finder) = &mut self.finder
+            && finder.waits_for(token)
+        {
+            let now_ms = host::now_ns() / 1_000_000;
+            return finder.answered(&mut vm.metrics, now_ms, status, body_size);
+        }
+        let Some(asked) = self.asked.remove(&token) else {
+            return;
+        };
         // The rest would not be read, and an engine may send more than memory holds.
         let taken = match status {
             200 => body_size.min(MAX_TEXT_BYTES),
@@ -244,12 +279,7 @@ impl Context for Root {
             0 => Vec::new(),
             taken => host::buffer(Buffer::CalloutBody, 0, taken).unwrap_or_default(),
         };
-        let shared = self.vm.clone();
-        if let Ok(mut vm) = shared.try_borrow_mut()
-            && let Some(vm) = vm.as_mut()
-        {
-            self.answered(vm, asked, status, &body);
-        }
+        self.answered(vm, asked, status, &body);
     }
 
     /// The configuration is gone, and the last stream with it: nothing may stay behind.
@@ -294,6 +324,7 @@ impl RootContext for Root {
         let Some(vm) = vm.as_mut() else { return };
         let now_ms = host::now_ns() / 1_000_000;
         vm.balancer.tick(&SharedData, now_ms);
+        self.follow(vm);
         if lease::acquire(&SharedData, &self.lease, self.id, now_ms, LEASE_TERM_MS) == Lease::Held {
             self.serve_as_leader(vm, now_ms);
         }

@@ -1,6 +1,7 @@
 //! Configurations, parsed: what they mean, and what is said when they are wrong.
 
 mod defaults;
+mod discovery;
 mod errors;
 mod health;
 mod pool_errors;
