@@ -210,7 +210,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 30);
+    assert_eq!(checked, 38);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 21);
+    assert_eq!(checked, 25);
 }
 
 #[test]
