@@ -20,7 +20,7 @@ use warmroute::config::{Config, SteeringMode};
 use warmroute::endpoint::EndpointId;
 use warmroute::policy::Load;
 use warmroute::request::Api;
-use warmroute::session::{Effects, Event, Flow, Input, Moment, Rest, Session, StreamView};
+use warmroute::session::{Effects, Event, Failure, Flow, Input, Moment, Rest, Session, StreamView};
 use warmroute::state::ledger::SLOT_TTL_MS;
 use warmroute::state::memory::MemoryStore;
 use warmroute::state::{Store, StoreError, Version};
@@ -58,8 +58,9 @@ impl StreamView for At<'_> {
     fn response_status(&self) -> Option<u16> {
         self.0.status
     }
-    fn response_header(&self, _: &str) -> Option<Vec<u8>> {
-        None
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        let busy = matches!(self.0.status, Some(429 | 503)) && name == "retry-after";
+        busy.then(|| b"2".to_vec())
     }
     fn upstream_address(&self) -> Option<Vec<u8>> {
         self.0.upstream.clone()
@@ -355,12 +356,19 @@ impl Stream {
 
     /// Checks what came of the input.
     fn took(&mut self, config: &Config, effects: &Effects, was_open: bool) -> TestCaseResult {
-        prop_assert!(effects.flow == Flow::Continue || self.session.is_holding());
+        let refused = effects.reply.is_some();
+        prop_assert!(!refused || effects.flow == Flow::Hold && effects.steer.is_none());
+        prop_assert!(effects.flow == Flow::Continue || refused || self.session.is_holding());
         for event in &effects.events {
             match event {
                 Event::Parsed(_) => self.parses += 1,
                 Event::Picked { .. } => self.picks += 1,
                 Event::Answered(_) => self.answers += 1,
+                // Of those that were tried before who served, each is one.
+                Event::Failed {
+                    failure: Failure::Replaced,
+                    ..
+                } => {}
                 Event::Failed { .. } => self.failures += 1,
                 Event::Retried { .. } | Event::WatchdogFired | Event::Replied(_) => {}
             }
