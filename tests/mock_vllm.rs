@@ -1031,8 +1031,9 @@ async fn faults_by_api_by_post_and_by_header_are_one() {
 #[test]
 fn the_fault_grammar() {
     let all = "status=503,retry-after=1,delay-headers=5,delay-first=6,reset=headers,reset=after:2,\
-               stall=3,error-in-stream=500,json-error,usage=none,usage=split,usage=null-cached,chunk=1";
-    assert_eq!(Fault::parse_list(all).unwrap().len(), 13);
+               stall=3,error-in-stream=500,json-error,usage=none,usage=split,usage=null-cached,chunk=1,\
+               health=503,asleep";
+    assert_eq!(Fault::parse_list(all).unwrap().len(), 15);
     assert_eq!(Fault::parse_list(" , ").unwrap(), []);
     assert_eq!(
         Fault::parse_list("reset=after:2").unwrap(),
@@ -1052,10 +1053,34 @@ fn the_fault_grammar() {
         "chunk=0",
         "usage=all",
         "json-error=1",
+        "health=no",
+        "asleep=1",
         "what",
     ] {
         assert!(Fault::parse_list(bad).is_err(), "{bad}");
     }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_unwell_or_sleeps_says_so() {
+    let mock = start().await;
+    let awake = |page: &str| page.contains("sleep_state=\"awake\"} 1");
+    assert_eq!(get(&mock, "/health").await.status, 200);
+    assert_eq!(
+        get(&mock, "/is_sleeping").await.text(),
+        r#"{"is_sleeping":false}"#
+    );
+    assert!(awake(&get(&mock, "/metrics").await.text()));
+    mock.set_faults(Fault::parse_list("health=503,asleep").unwrap());
+    assert_eq!(get(&mock, "/health").await.status, 503);
+    assert_eq!(
+        get(&mock, "/is_sleeping").await.text(),
+        r#"{"is_sleeping":true}"#
+    );
+    let page = get(&mock, "/metrics").await.text();
+    assert!(page.contains("sleep_state=\"awake\"} 0") && !awake(&page));
+    assert_eq!(post(&mock, CHAT, &[], &short(4, "")).await.status, 200);
+    mock.stop().await;
 }
 
 #[tokio::test]

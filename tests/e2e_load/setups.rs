@@ -188,6 +188,7 @@ const OF_ENDPOINTS: [(&str, &[&str]); 17] = [
     ("warmroute_scrape_age_ms", &[]),
     ("warmroute_ttft_ms_bucket", &["le"]),
     ("warmroute_ttft_ms_sum", &[]),
+    ("warmroute_endpoint_state", &["state"]),
     ("warmroute_e2e_ms_count", &[]),
     ("warmroute_e2e_ms_bucket", &["le"]),
     ("warmroute_tpot_ms_bucket", &["le"]),
