@@ -185,7 +185,8 @@ async fn streams_end_well(workers: u32) {
         one.picks_are(&[&a, &b], FOLLOWED).await;
     }
     // Nor if nobody else is there.
-    one.eds.set_with_health(&[(first, "UNHEALTHY"), (second, "DRAINING")]);
+    one.eds
+        .set_with_health(&[(first, "UNHEALTHY"), (second, "DRAINING")]);
     one.answers_are(503, FOLLOWED).await;
     one.eds.set(&addresses);
     one.picks_are(&[&a, &b], FOLLOWED).await;

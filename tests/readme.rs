@@ -90,6 +90,12 @@ fn base_of_pools() -> Value {
 /// The configuration in which `key` may stand.
 fn base_for(key: &str) -> Value {
     match key {
+        "discovery" => base(&json!({"name": "prefix_hash"})),
+        key if key == "clusters" || key.starts_with("discovery") => {
+            let mut base = base(&json!({"name": "prefix_hash"}));
+            base["discovery"] = json!({"cluster": "c", "verdicts": ["v"]});
+            base
+        }
         "policy.load" => base(&json!({"name": "power_of_two"})),
         "policy.preset" | "policy.match_threshold" => base(&json!({"name": "cache_aware"})),
         key if key.starts_with("policy.imbalance") => base(&json!({"name": "cache_aware"})),
@@ -224,7 +230,7 @@ fn what_is_required_is_missed() {
             "policy.keys",
             "endpoints[].address",
             "pools[].name",
-            "pools[].endpoints",
+            "discovery.cluster",
             "scrape.cluster"
         ]
     );
@@ -368,7 +374,7 @@ fn the_values_of_labels_are_those_of_the_code() {
         .iter()
         .flat_map(|row| code(&row[2]))
         .collect();
-    for file in ["original_dst", "filter_state", "override_host"] {
+    for file in ["original_dst", "filter_state", "override_host", "discovery"] {
         let envoy = read(&format!("envoy/{file}.yaml"));
         let rules: BTreeSet<String> = envoy
             .lines()
