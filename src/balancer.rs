@@ -3,6 +3,7 @@
 mod engines;
 mod learning;
 mod members;
+mod saturation;
 mod serving;
 mod standing;
 
@@ -12,7 +13,7 @@ use std::rc::Rc;
 
 use self::engines::{Outages, Seen};
 use self::standing::Gate;
-use crate::config::{Config, KeySource, PoolConfig};
+use crate::config::{Config, KeySource, PoolConfig, Saturation};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
 use crate::health::{Board, Turn};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
@@ -36,6 +37,8 @@ pub struct Ask<'a> {
     pub blocks: &'a [u64],
     /// What it is expected to cost.
     pub cost: Load,
+    /// Of the limits of `saturation`, how much its priority may use, in thousandths.
+    pub share_permille: u32,
 }
 
 /// Where a request goes, and everything that led to it.
@@ -344,7 +347,10 @@ impl Balancer {
             })
             .collect();
         let moment = (now_ms, random);
-        let board = &self.board;
+        let rules = Rules {
+            board: &self.board,
+            limits: self.config.saturation.as_ref(),
+        };
         let mut decided = Err(NOBODY);
         let reservation = self.ledger.reserve(
             store,
@@ -352,7 +358,7 @@ impl Balancer {
             state.counter(ask.model),
             &state.ids,
             |carried, sequence| {
-                decided = decide(state, ask, board, carried, &known, sequence, moment);
+                decided = decide(state, rules, ask, carried, &known, sequence, moment);
                 let decision = decided.as_ref().ok()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
@@ -425,11 +431,18 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
     counter.digest()
 }
 
+/// What decides who may be picked at all.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    board: &'a Board,
+    limits: Option<&'a Saturation>,
+}
+
 /// Everybody's candidates, through the stages that leave out who may not be picked, to the policy.
 fn decide(
     state: &PoolState,
+    rules: Rules<'_>,
     ask: &Ask<'_>,
-    board: &Board,
     carried: &[Carried],
     known: &[Known],
     sequence: u64,
@@ -437,7 +450,10 @@ fn decide(
 ) -> Result<Decision, Refusal> {
     let mut candidates = all_candidates(state, carried, known, now_ms);
     serving::keep(&mut candidates, &state.config.pool, ask.model)?;
-    standing::keep(&mut candidates, &state.ids, board, now_ms)?;
+    standing::keep(&mut candidates, &state.ids, rules.board, now_ms)?;
+    if let Some(limits) = rules.limits {
+        saturation::keep(&mut candidates, limits, ask.share_permille)?;
+    }
     let view = View {
         pool: &state.config.pool,
         candidates: &candidates,

@@ -125,6 +125,7 @@ fn every_shipped_file_passes_without_a_warning() {
         "envoy/filter_state.yaml",
         "envoy/override_host.yaml",
         "envoy/discovery.yaml",
+        "envoy/composite.yaml",
         "examples/istio/envoyfilter.yaml",
         "examples/istio/wasmplugin.yaml",
     ]);
@@ -135,6 +136,7 @@ fn every_shipped_file_passes_without_a_warning() {
             format!("envoy/filter_state.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, filter_state"),
             format!("envoy/override_host.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, override_host"),
             format!("envoy/discovery.yaml: {place}: ok: the members of 1 cluster in 1 pool, expected_latency, original_dst"),
+            format!("envoy/composite.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, composite"),
             "examples/istio/envoyfilter.yaml: spec.configPatches[0].patch.value: ok: the members of 1 cluster in 1 pool, expected_latency, original_dst".into(),
             "examples/istio/wasmplugin.yaml: document 1, spec: ok: 2 endpoints in 1 pool, consistent_hash, original_dst".into(),
         ]
@@ -158,6 +160,7 @@ fn the_list_of_shipped_files_is_whole() {
     assert_eq!(
         yaml("envoy"),
         [
+            "composite.yaml",
             "discovery.yaml",
             "endpoints.yaml",
             "filter_state.yaml",

@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "health": {}, "explain": {},
+        "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
 
@@ -152,6 +153,8 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "saturation",
+        "saturation.priority",
         "health",
         "explain",
     ];
@@ -213,7 +216,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 29);
+    assert_eq!(checked, 30);
 }
 
 #[test]
@@ -231,7 +234,9 @@ fn what_is_required_is_missed() {
             "endpoints[].address",
             "pools[].name",
             "discovery.cluster",
-            "scrape.cluster"
+            "scrape.cluster",
+            "saturation.priority.header",
+            "saturation.priority.shares",
         ]
     );
     for key in required {
@@ -280,7 +285,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 16);
+    assert_eq!(checked, 21);
 }
 
 #[test]

@@ -9,6 +9,9 @@ mod health;
 mod policy;
 mod pools;
 mod raw;
+mod saturation;
+
+pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
 
@@ -71,6 +74,21 @@ pub enum SteeringMode {
     FilterState,
     /// Ranked list in `x-gateway-destination-endpoint`, for the `override_host` policy.
     OverrideHost,
+    /// `x-envoy-original-dst-host` and `x-warmroute-next-dst`, for a composite cluster of two
+    /// `ORIGINAL_DST` clusters: the second takes the retry.
+    Composite,
+}
+
+impl SteeringMode {
+    /// Retries that the shipped configuration of this mode has: each goes to another endpoint. 0 where all
+    /// attempts would go to the same one.
+    pub fn retries(self) -> usize {
+        match self {
+            Self::OriginalDst | Self::FilterState => 0,
+            Self::OverrideHost => 2,
+            Self::Composite => 1,
+        }
+    }
 }
 
 /// Where a `consistent_hash` policy looks for the routing key.
@@ -167,6 +185,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// How much an endpoint may carry; absent: there is no limit.
+    pub saturation: Option<Saturation>,
     /// When endpoints are taken out.
     pub health: HealthConfig,
     /// Where Decisions are shown.
@@ -206,6 +226,7 @@ impl Config {
             tokens,
             hold,
             scrape,
+            saturation,
             health,
             explain,
             other_paths,
@@ -261,6 +282,7 @@ impl Config {
                 raw::Steering::OriginalDst => SteeringMode::OriginalDst,
                 raw::Steering::FilterState => SteeringMode::FilterState,
                 raw::Steering::OverrideHost => SteeringMode::OverrideHost,
+                raw::Steering::Composite => SteeringMode::Composite,
             },
             pools,
             discovery,
@@ -286,6 +308,7 @@ impl Config {
                 1,
                 60_000,
             )?),
+            saturation: saturation.map(saturation::saturation_of).transpose()?,
             health: health_of(health, scrape.as_ref())?,
             scrape,
             explain: Explain {

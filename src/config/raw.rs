@@ -56,6 +56,7 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) health: Health,
     #[serde(default)]
@@ -71,6 +72,7 @@ pub(super) enum Steering {
     OriginalDst,
     FilterState,
     OverrideHost,
+    Composite,
 }
 
 #[derive(serde::Deserialize)]

@@ -175,7 +175,8 @@ impl Root {
             Answer::Report {
                 asked_ms, report, ..
             } => {
-                if vm.balancer.reported(&SharedData, asked_ms, report) {
+                let restarted = vm.balancer.reported(&SharedData, asked_ms, report);
+                if restarted {
                     vm.metrics.restarted(id);
                 }
             }

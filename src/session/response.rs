@@ -4,7 +4,6 @@ use super::{
     Answer, Effects, Event, Failure, Flight, Input, Moment, Rest, Stage, State, StreamView,
 };
 use crate::balancer::Balancer;
-use crate::config::SteeringMode;
 use crate::endpoint::EndpointId;
 use crate::health::{Signal, retry_after_ms};
 use crate::request::Api;
@@ -53,12 +52,13 @@ fn response_headers<S: Store + ?Sized>(
     flight.retry_after_ms = retry_after.and_then(|text| retry_after_ms(&text, moment.now_ms()));
     effects.response_header = flight.explanation.take();
     // In the other modes every attempt goes to the one endpoint that was named.
-    if balancer.config().steering == SteeringMode::OverrideHost {
+    if balancer.config().steering.retries() > 0 {
         retried(balancer, moment, flight, effects);
     }
 }
 
-/// Moves the load to whom Envoy turned to in the end: the next of the list, or its own fallback.
+/// Moves the load to whom Envoy turned to in the end: the next of the list, or its own fallback; and
+/// blames those that it had tried before.
 fn retried<S: Store + ?Sized>(
     balancer: &mut Balancer,
     moment: &Moment<'_, S>,
@@ -76,14 +76,18 @@ fn retried<S: Store + ?Sized>(
     let retries = moment.view.attempts().unwrap_or(1).saturating_sub(1);
     if retries > 0 {
         let endpoint = reservation.endpoint();
-        effects.events.push(Event::Retried { endpoint, retries });
         // Whom Envoy tried before it came to who served has failed, nobody knows how.
         let tried = usize::try_from(retries).unwrap_or(usize::MAX);
-        let before = flight.ranked.iter().take(tried);
-        for passed in before.take_while(|passed| **passed != endpoint) {
-            balancer.heard(moment.store, moment.now_ms(), *passed, Signal::Blamed);
-            flight.probe &= *passed != flight.picked;
+        let tried = flight.ranked.iter().take(tried);
+        for failed in tried.filter(|failed| **failed != endpoint) {
+            balancer.heard(moment.store, moment.now_ms(), *failed, Signal::Blamed);
+            flight.probe &= *failed != flight.picked;
+            effects.events.push(Event::Failed {
+                endpoint: *failed,
+                failure: Failure::Replaced,
+            });
         }
+        effects.events.push(Event::Retried { endpoint, retries });
     }
     flight.reservation = Some(reservation);
 }

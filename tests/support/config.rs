@@ -16,13 +16,20 @@ pub enum Mode {
     FilterState,
     /// The filter gives the cluster a ranked list.
     OverrideHost,
+    /// The filter names two endpoints in headers of a composite cluster.
+    Composite,
     /// Round robin without the filter.
     Plain,
 }
 
 impl Mode {
     /// The modes that have the filter.
-    pub const STEERING: [Self; 3] = [Self::OriginalDst, Self::FilterState, Self::OverrideHost];
+    pub const STEERING: [Self; 4] = [
+        Self::OriginalDst,
+        Self::FilterState,
+        Self::OverrideHost,
+        Self::Composite,
+    ];
 
     /// The name in the plugin configuration, and of the file.
     pub fn name(self) -> &'static str {
@@ -30,6 +37,7 @@ impl Mode {
             Self::OriginalDst => "original_dst",
             Self::FilterState => "filter_state",
             Self::OverrideHost => "override_host",
+            Self::Composite => "composite",
             Self::Plain => "plain",
         }
     }
@@ -94,8 +102,7 @@ impl EnvoyConfig {
     }
 
     fn on_free_ports(file: &Path) -> Result<Self, String> {
-        let text =
-            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         let mut config: Value =
             serde_saphyr::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
         set(

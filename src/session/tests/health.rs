@@ -348,6 +348,7 @@ fn nobody_to_pick_says_when_the_first_one_is_back() {
         key: None,
         blocks: &[],
         cost: Load::default(),
+        share_permille: 1_000,
     };
     let refused = bench.balancer.pick(&bench.store, now_ms + 500, 1, ask);
     let retry_after_ms = 4_500;
