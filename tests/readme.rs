@@ -91,9 +91,9 @@ fn base_of_pools() -> Value {
 /// The configuration in which `key` may stand.
 fn base_for(key: &str) -> Value {
     match key {
-        "discovery" => base(&json!({"name": "prefix_hash"})),
         key if key == "clusters" || key.starts_with("discovery") => {
             let mut base = base(&json!({"name": "prefix_hash"}));
+            base["clusters"] = json!(["x"]);
             base["discovery"] = json!({"cluster": "c", "verdicts": ["v"]});
             base
         }
@@ -153,6 +153,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "discovery",
         "saturation",
         "saturation.priority",
         "health",
@@ -216,7 +217,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 30);
+    assert_eq!(checked, 44);
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 21);
+    assert_eq!(checked, 27);
 }
 
 #[test]
