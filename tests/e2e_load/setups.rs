@@ -173,7 +173,7 @@ fn retry_in_turn(config: &mut EnvoyConfig) {
 }
 
 /// The metrics with `endpoint`, and the labels they have besides.
-const OF_ENDPOINTS: [(&str, &[&str]); 17] = [
+const OF_ENDPOINTS: [(&str, &[&str]); 18] = [
     ("warmroute_picks_total", &["policy", "reason"]),
     ("warmroute_overflow_total", &[]),
     ("warmroute_retries_total", &[]),
