@@ -105,10 +105,9 @@ async fn bad_admin(workers: u32) {
     let admin = Admin::start().await;
     let mut options = fleet(2);
     options.admin = Some(admin.address());
-    let addresses_to = admin.clone();
     let mut one = options.start(workers).await;
     let [a, b] = one.names();
-    addresses_to.tells(&one.addresses([0, 1]));
+    admin.tells(&one.addresses([0, 1]));
     one.picks_are(&[&a, &b], FOLLOWED).await;
     let mut counted = one.failures().await;
     for behaviour in [
@@ -159,6 +158,48 @@ async fn bad_admin(workers: u32) {
 }
 
 with_workers!(a_bad_admin_interface_takes_no_endpoint_away: bad_admin);
+
+/// An Envoy of a mesh knows thousands of clusters, and an old one knows no filter: megabytes.
+#[tokio::test]
+async fn a_list_of_thousands_of_clusters_is_read_as_well() {
+    let admin = Admin::start().await;
+    admin.has_others(3_000);
+    let mut options = fleet(2);
+    options.admin = Some(admin.address());
+    let mut one = options.start(4).await;
+    let [a, b] = one.names();
+    for members in [[0, 1], [0, 0], [1, 1]] {
+        admin.tells(&one.addresses(members));
+        let expected = members.map(|at| [&a, &b][at]);
+        one.picks_are(&expected, FOLLOWED).await;
+    }
+    assert_eq!(one.failures().await, 0.0);
+    unharmed(&mut one.fleet).await;
+}
+
+/// What comes is asked for its metrics, like those that were there before, and then gets requests.
+async fn scraped(workers: u32) {
+    let mut options = fleet(2);
+    options.plugin = json!({ "scrape": {"cluster": "warmroute_scrape", "interval_ms": 300} });
+    let mut one = options.start(workers).await;
+    let [a, b] = one.names();
+    one.eds.set(&one.addresses([0]));
+    one.picks_are(&[&a], FOLLOWED).await;
+    one.eds.set(&one.addresses([0, 1]));
+    one.picks_are(&[&a, &b], 2 * FOLLOWED).await;
+    let stats = one.fleet.stats().await;
+    for name in [&a, &b] {
+        let label = [("endpoint", name.as_str())];
+        let age = stats.samples("warmroute_scrape_age_ms", &label).next();
+        assert!(
+            age.is_some_and(|age| age.value < 1_500.0),
+            "{name}: {age:?}"
+        );
+    }
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(who_comes_is_scraped_and_then_gets_requests: scraped);
 
 /// Who drains, is unhealthy or leaves gets nothing new, and what it has ends well.
 async fn streams_end_well(workers: u32) {

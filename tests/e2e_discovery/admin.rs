@@ -34,6 +34,8 @@ struct State {
     members: Vec<SocketAddr>,
     /// What the next answer says in place of `members`.
     once: Option<Vec<SocketAddr>>,
+    /// How many other clusters there are.
+    others: usize,
     behaviour: Option<Behaviour>,
 }
 
@@ -52,6 +54,7 @@ impl Admin {
         let state = Arc::new(Mutex::new(State {
             members: Vec::new(),
             once: None,
+            others: 0,
             behaviour: None,
         }));
         let admin = Self { address, state };
@@ -85,6 +88,11 @@ impl Admin {
         state.members = members.to_vec();
     }
 
+    /// From now on there are so many other clusters.
+    pub fn has_others(&self, others: usize) {
+        self.state.lock().unwrap().others = others;
+    }
+
     /// Says once that these are the members, and returns when it has.
     pub async fn tells_once(&self, members: &[SocketAddr]) {
         self.state.lock().unwrap().once = Some(members.to_vec());
@@ -102,11 +110,23 @@ impl Admin {
             json!({"address": {"socket_address": socket}, "health_status": {"eds_health_status": "HEALTHY"}})
         };
         let hosts: Vec<Value> = members.iter().map(host).collect();
-        let clusters = json!([
-            {"name": "vllm"},
-            {"name": "vllm_endpoints", "host_statuses": hosts},
-        ]);
-        json!({ "cluster_statuses": clusters }).to_string()
+        // As large as Envoy writes them, with its counters.
+        let stats: Vec<Value> = (0..9)
+            .map(|_| json!({"value": "3", "name": "rq_total"}))
+            .collect();
+        let other = |at: usize| {
+            let name = format!("outbound|{at}||service.default.svc.cluster.local");
+            let host = json!({"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}}, "stats": stats});
+            json!({"name": name, "host_statuses": [host, host]})
+        };
+        let mut clusters: Vec<Value> = (0..state.others).map(other).collect();
+        let middle = clusters.len() / 2;
+        clusters.insert(middle, json!({"name": "vllm"}));
+        clusters.insert(
+            middle,
+            json!({"name": "vllm_endpoints", "host_statuses": hosts}),
+        );
+        serde_json::to_string_pretty(&json!({ "cluster_statuses": clusters })).unwrap()
     }
 }
 
