@@ -163,7 +163,8 @@ with_workers!(a_bad_admin_interface_takes_no_endpoint_away: bad_admin);
 #[tokio::test]
 async fn a_list_of_thousands_of_clusters_is_read_as_well() {
     let admin = Admin::start().await;
-    admin.has_others(3_000);
+    let bytes = admin.has_others(3_000);
+    assert!(bytes > 3_000_000, "{bytes}");
     let mut options = fleet(2);
     options.admin = Some(admin.address());
     let mut one = options.start(4).await;
@@ -349,6 +350,7 @@ async fn nobody_is_steered_to_who_is_no_member() {
     let [a, b] = one.names();
     one.eds.set(&one.addresses([0]));
     one.picks_are(&[&a], FOLLOWED).await;
+    let seen = one.fleet.mocks[1].seen().len();
     let client = one.fleet.client(Protocol::Http1);
     let admin = one.fleet.envoy.admin.to_string();
     for (header, value) in [
@@ -366,6 +368,6 @@ async fn nobody_is_steered_to_who_is_no_member() {
         );
         assert_eq!(decided(&answer.headers, "endpoint"), a);
     }
-    assert_eq!(one.fleet.mocks[1].seen().len(), 0);
+    assert_eq!(one.fleet.mocks[1].seen().len(), seen);
     unharmed(&mut one.fleet).await;
 }
