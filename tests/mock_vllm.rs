@@ -1421,3 +1421,42 @@ async fn stop_closes_everything() {
     let reply = running.await.unwrap();
     assert!(reply.is_err() || reply.is_ok_and(|reply| reply.broken));
 }
+
+#[tokio::test]
+async fn adapters_are_loaded_and_unloaded_while_it_runs() {
+    let options = MockOptions {
+        max_loras: Some(4),
+        ..MockOptions::default()
+    };
+    let mock = Mock::start(options).await.unwrap();
+    let sql = r#"{"lora_name":"sql","lora_path":"/adapters/sql"}"#;
+    let (load, unload) = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter");
+    let asked = chat("sql", "What is one?", 2, "");
+    assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 404);
+    assert_eq!(mock.unknown_models(), 1);
+    let loaded = post(&mock, load, &[], sql).await;
+    assert_eq!(loaded.status, 200);
+    assert_eq!(
+        loaded.text(),
+        "Success: LoRA adapter 'sql' added successfully."
+    );
+    assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 200);
+    let cards = get(&mock, "/v1/models").await.json();
+    assert_eq!(cards["data"][1]["id"], "sql");
+    assert_eq!(cards["data"][1]["parent"], "tiny");
+    let page = get(&mock, "/metrics").await.text();
+    assert!(
+        page.contains(r#"vllm:lora_requests_info{max_lora="4","#),
+        "{page}"
+    );
+    let again = post(&mock, load, &[], sql).await;
+    assert_eq!(again.status, 400);
+    assert_eq!(again.json()["error"]["type"], "InvalidUserInput");
+    let nameless = post(&mock, load, &[], r#"{"lora_name":"law"}"#).await;
+    assert_eq!(nameless.status, 400);
+    assert_eq!(post(&mock, unload, &[], sql).await.status, 200);
+    assert_eq!(post(&mock, unload, &[], sql).await.status, 404);
+    assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 404);
+    assert_eq!(mock.unknown_models(), 2);
+    mock.stop().await;
+}

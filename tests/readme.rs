@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "health": {}, "explain": {},
+        "responses": {},
         "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
@@ -104,6 +105,10 @@ fn base_for(key: &str) -> Value {
             base(&json!({"name": "consistent_hash", "keys": [{"header": "x"}]}))
         }
         key if key.starts_with("pools") => base_of_pools(),
+        // Where the model decides, another default is in force.
+        key if key.starts_with("models") => {
+            with(base(&json!({"name": "prefix_hash"})), "models", json!({}))
+        }
         _ => base(&json!({"name": "prefix_hash"})),
     }
 }
@@ -154,10 +159,12 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "hold",
         "scrape",
         "discovery",
+        "models",
         "saturation",
         "saturation.priority",
         "health",
         "explain",
+        "responses",
     ];
     let mut known = BTreeSet::new();
     for level in levels {
@@ -217,7 +224,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 44);
+    assert_eq!(checked, 47);
 }
 
 #[test]
@@ -286,7 +293,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 27);
+    assert_eq!(checked, 28);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::faults::{Fault, Plan};
 use super::infer::{InFlight, infer};
 use super::pages::{detokenize, models, render, tokenize};
 use super::reply::{
-    JSON, METRICS, answer_of, bare, detail, error_answer, json_answer, method_not_allowed,
+    JSON, METRICS, TEXT, answer_of, bare, detail, error_answer, json_answer, method_not_allowed,
     status_fault,
 };
 use super::stream::{Body, full};
@@ -32,6 +32,8 @@ const BODY_MOST_BYTES: usize = 64 << 20;
 enum Route {
     Infer(Api),
     Models,
+    LoadAdapter,
+    UnloadAdapter,
     Health,
     Sleeping,
     Version,
@@ -52,6 +54,8 @@ impl Route {
             "/v1/responses" => Self::Infer(Api::Responses),
             "/v1/messages" => Self::Infer(Api::Messages),
             "/v1/models" => Self::Models,
+            "/v1/load_lora_adapter" => Self::LoadAdapter,
+            "/v1/unload_lora_adapter" => Self::UnloadAdapter,
             "/health" | "/ping" => Self::Health,
             "/is_sleeping" => Self::Sleeping,
             "/version" => Self::Version,
@@ -260,6 +264,17 @@ async fn route_answer(
             )
         }
         Route::Models => models(shared),
+        Route::LoadAdapter | Route::UnloadAdapter => {
+            let adapters = &shared.limits.adapters;
+            let answered = parse_json(body).and_then(|body| match route {
+                Route::LoadAdapter => adapters.load(&body),
+                _ => adapters.unload(&body),
+            });
+            match answered {
+                Ok(text) => return answer_of(StatusCode::OK, TEXT, text, plan, resetter),
+                Err(error) => return error_answer(&error),
+            }
+        }
         Route::Tokenize => match parse_json(body) {
             Ok(body) => tokenize(shared, &body),
             Err(error) => return error_answer(&error),

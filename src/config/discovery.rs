@@ -71,8 +71,7 @@ pub(super) fn discovery_of(
         let problem = "must name an Envoy cluster";
         return Err(ConfigError::new("discovery.cluster", problem));
     }
-    let path = raw.path.unwrap_or_else(|| "/clusters?format=json".into());
-    let path = path_of("discovery.path", path)?;
+    let path = path_of("discovery.path", raw.path, "/clusters?format=json")?;
     let interval = "discovery.interval_ms";
     let interval_ms = whole(interval, raw.interval_ms, 1_000, 100, 3_600_000)?;
     let (timeout, most) = ("discovery.timeout_ms", interval_ms.min(800));

@@ -56,11 +56,14 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) models: Option<super::models::Raw>,
     pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) health: Health,
     #[serde(default)]
     pub(super) explain: Explain,
+    #[serde(default)]
+    pub(super) responses: super::responses::Raw,
     #[serde(default)]
     pub(super) other_paths: OtherPaths,
 }

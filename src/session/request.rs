@@ -22,14 +22,23 @@ pub(super) fn begin<S: Store + ?Sized>(
 ) -> (State, Effects) {
     let config = balancer.config().clone();
     let path = moment.view.request_header(":path");
-    let api = path.and_then(|path| Api::from_path(&path));
+    let api = path.as_ref().and_then(|path| Api::from_path(path));
+    if api.is_none()
+        && let Some(path) = path
+        && moment.view.request_header(":method").as_deref() == Some(b"GET")
+        && let Some(reply) = balancer.models_reply(moment.store, &path)
+    {
+        return refused(&config, reply, Vec::new());
+    }
     if api.is_none() && config.other_paths == OtherPaths::Pass {
         return (State::Over, unsteered(&config, Vec::new()));
     }
     // A method other than POST has no body, or one that the engine will refuse.
+    // Who holds answers must know that bodies come while headers are held, which requests show.
+    let reads_body = balancer.reads_body() || config.responses.hold_headers == Toggle::On;
     if let Some(api) = api
         && rest == Rest::Open
-        && balancer.reads_body()
+        && reads_body
     {
         let scanner = RequestScanner::new(api, &config.scan);
         let holding = Holding {
@@ -218,6 +227,7 @@ fn depart<S: Store + ?Sized>(
         explanation,
         stage: Stage::Asked,
         reader: ResponseReader::default(),
+        opening: None,
         first_chunk_us: None,
         belief,
         prompt_bytes: bytes_of_tokens(request),
