@@ -1031,8 +1031,9 @@ async fn faults_by_api_by_post_and_by_header_are_one() {
 #[test]
 fn the_fault_grammar() {
     let all = "status=503,retry-after=1,delay-headers=5,delay-first=6,reset=headers,reset=after:2,\
-               stall=3,error-in-stream=500,json-error,usage=none,usage=split,usage=null-cached,chunk=1";
-    assert_eq!(Fault::parse_list(all).unwrap().len(), 13);
+               stall=3,error-in-stream=500,json-error,usage=none,usage=split,usage=null-cached,chunk=1,\
+               health=503,asleep";
+    assert_eq!(Fault::parse_list(all).unwrap().len(), 15);
     assert_eq!(Fault::parse_list(" , ").unwrap(), []);
     assert_eq!(
         Fault::parse_list("reset=after:2").unwrap(),
@@ -1052,10 +1053,34 @@ fn the_fault_grammar() {
         "chunk=0",
         "usage=all",
         "json-error=1",
+        "health=no",
+        "asleep=1",
         "what",
     ] {
         assert!(Fault::parse_list(bad).is_err(), "{bad}");
     }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_unwell_or_sleeps_says_so() {
+    let mock = start().await;
+    let awake = |page: &str| page.contains("sleep_state=\"awake\"} 1");
+    assert_eq!(get(&mock, "/health").await.status, 200);
+    assert_eq!(
+        get(&mock, "/is_sleeping").await.text(),
+        r#"{"is_sleeping":false}"#
+    );
+    assert!(awake(&get(&mock, "/metrics").await.text()));
+    mock.set_faults(Fault::parse_list("health=503,asleep").unwrap());
+    assert_eq!(get(&mock, "/health").await.status, 503);
+    assert_eq!(
+        get(&mock, "/is_sleeping").await.text(),
+        r#"{"is_sleeping":true}"#
+    );
+    let page = get(&mock, "/metrics").await.text();
+    assert!(page.contains("sleep_state=\"awake\"} 0") && !awake(&page));
+    assert_eq!(post(&mock, CHAT, &[], &short(4, "")).await.status, 200);
+    mock.stop().await;
 }
 
 #[tokio::test]
@@ -1425,10 +1450,8 @@ async fn adapters_are_loaded_and_unloaded_while_it_runs() {
         "{page}"
     );
     let again = post(&mock, load, &[], sql).await;
-    assert_eq!(
-        (again.status, again.json()["error"]["type"].as_str()),
-        (400, Some("InvalidUserInput"))
-    );
+    assert_eq!(again.status, 400);
+    assert_eq!(again.json()["error"]["type"], "InvalidUserInput");
     let nameless = post(&mock, load, &[], r#"{"lora_name":"law"}"#).await;
     assert_eq!(nameless.status, 400);
     assert_eq!(post(&mock, unload, &[], sql).await.status, 200);

@@ -35,6 +35,7 @@ enum Route {
     LoadAdapter,
     UnloadAdapter,
     Health,
+    Sleeping,
     Version,
     Load,
     Metrics,
@@ -56,6 +57,7 @@ impl Route {
             "/v1/load_lora_adapter" => Self::LoadAdapter,
             "/v1/unload_lora_adapter" => Self::UnloadAdapter,
             "/health" | "/ping" => Self::Health,
+            "/is_sleeping" => Self::Sleeping,
             "/version" => Self::Version,
             "/load" => Self::Load,
             "/metrics" => Self::Metrics,
@@ -70,7 +72,12 @@ impl Route {
 
     fn method(self) -> Method {
         match self {
-            Self::Models | Self::Health | Self::Version | Self::Load | Self::Metrics => Method::GET,
+            Self::Models
+            | Self::Health
+            | Self::Sleeping
+            | Self::Version
+            | Self::Load
+            | Self::Metrics => Method::GET,
             _ => Method::POST,
         }
     }
@@ -234,11 +241,19 @@ async fn route_answer(
             let answered = infer(shared, api, parts, body, plan, resetter, in_flight).await;
             return answered.unwrap_or_else(|error| error_answer(&error));
         }
-        Route::Health => return bare(StatusCode::OK, full("")),
+        Route::Health => {
+            let status = plan.health.and_then(|code| StatusCode::from_u16(code).ok());
+            return bare(status.unwrap_or(StatusCode::OK), full(""));
+        }
+        Route::Sleeping => format!(r#"{{"is_sleeping":{}}}"#, plan.asleep),
         Route::Metrics => {
             let page = lock(&shared.metrics_override)
                 .clone()
                 .unwrap_or_else(|| own_metrics(shared));
+            let page = match plan.asleep {
+                true => page.replace(r#"sleep_state="awake"} 1"#, r#"sleep_state="awake"} 0"#),
+                false => page,
+            };
             return answer_of(StatusCode::OK, METRICS, page, plan, resetter);
         }
         Route::Version => r#"{"version":"0.32.0"}"#.to_owned(),

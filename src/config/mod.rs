@@ -366,8 +366,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
             "must name an Envoy cluster",
         ));
     }
-    let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    let path = path_of("scrape.path", path)?;
+    let path = path_of("scrape.path", raw.path, "/metrics")?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -396,13 +395,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
-/// Where an engine answers.
-fn path_of(key: &str, path: String) -> Result<String, ConfigError> {
-    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(path);
+/// A path of an engine's.
+#[inline(never)]
+fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
+    let path = value.unwrap_or_else(|| default.to_owned());
+    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        let problem = format!("`{path}` must be a path that starts with `/`");
+        return Err(ConfigError::new(key, problem));
     }
-    let problem = format!("`{path}` must be a path that starts with `/`");
-    Err(ConfigError::new(key, problem))
+    Ok(path)
 }
 
 // Copies in every caller would make the module larger.

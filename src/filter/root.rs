@@ -177,6 +177,7 @@ impl Root {
         if let Some(signal) = health::signal_of(question, &answer, status, body) {
             vm.balancer.heard(&SharedData, now_ms, id, signal);
         }
+        let balancer = &mut vm.balancer;
         match answer {
             Answer::Report {
                 asked_ms,
@@ -184,15 +185,14 @@ impl Root {
                 adapters,
                 ..
             } => {
-                let (balancer, store) = (&mut vm.balancer, &SharedData);
-                balancer.adapters_reported(store, now_ms, id, &adapters);
-                if balancer.reported(store, asked_ms, report) {
+                balancer.adapters_reported(&SharedData, now_ms, id, &adapters);
+                let restarted = balancer.reported(&SharedData, asked_ms, report);
+                if restarted {
                     vm.metrics.restarted(id);
                 }
             }
             Answer::Page if question == Question::Models => {
-                vm.balancer
-                    .models_answered(&SharedData, now_ms, id, status, body);
+                balancer.models_answered(&SharedData, now_ms, id, status, body);
             }
             Answer::Page => {}
             _ if question == Question::Metrics => vm.metrics.scrape_failed(id),
