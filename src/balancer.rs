@@ -184,10 +184,10 @@ pub struct Balancer {
     rates: Rates,
     outages: Outages,
     learned: Learned,
+    catalogue: Catalogue,
     board: Board,
     /// Not told yet.
     turns: Vec<Turn>,
-    catalogue: Catalogue,
 }
 
 impl Balancer {
@@ -204,9 +204,9 @@ impl Balancer {
             rates: Rates::new(),
             outages: Outages::default(),
             learned: Learned::default(),
+            catalogue: Catalogue::new(config.models.clone()),
             board: Board::new(config.health.settings),
             turns: Vec::new(),
-            catalogue: Catalogue::new(config.models.clone()),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
