@@ -19,6 +19,7 @@ use warmroute::balancer::Balancer;
 use warmroute::config::{Config, SteeringMode, Toggle};
 use warmroute::endpoint::EndpointId;
 use warmroute::policy::Load;
+use warmroute::reply::{Reply, ReplyKind};
 use warmroute::request::Api;
 use warmroute::session::{Effects, Event, Failure, Flow, Input, Moment, Rest, Session, StreamView};
 use warmroute::state::ledger::SLOT_TTL_MS;
@@ -60,8 +61,12 @@ impl StreamView for At<'_> {
         self.0.status
     }
     fn response_header(&self, name: &str) -> Option<Vec<u8>> {
-        let content_type = self.0.content_type.clone();
-        content_type.filter(|_| name == "content-type")
+        let busy = matches!(self.0.status, Some(429 | 503));
+        match name {
+            "content-type" => self.0.content_type.clone(),
+            "retry-after" => busy.then(|| b"2".to_vec()),
+            _ => None,
+        }
     }
     fn upstream_address(&self) -> Option<Vec<u8>> {
         self.0.upstream.clone()
@@ -445,19 +450,26 @@ impl Stream {
 
     /// Checks what came of the input.
     fn took(&mut self, config: &Config, effects: &Effects, was_open: bool) -> TestCaseResult {
+        let no_pick =
+            |reply: &Reply| matches!(reply.kind, ReplyKind::NoEndpoint | ReplyKind::UnknownModel);
+        let refused = effects.reply.as_ref().is_some_and(no_pick);
         match self.wanted {
+            _ if refused => {
+                prop_assert!(effects.flow == Flow::Hold && effects.steer.is_none());
+            }
             Wanted::Pass => {
                 prop_assert!(effects.flow == Flow::Continue || self.session.is_holding())
             }
             Wanted::Hold | Wanted::Reply => prop_assert_eq!(effects.flow, Flow::Hold),
         }
-        prop_assert_eq!(effects.reply.is_some(), self.wanted == Wanted::Reply);
+        let replied = refused || self.wanted == Wanted::Reply;
+        prop_assert_eq!(effects.reply.is_some(), replied);
         for event in &effects.events {
             match event {
                 Event::Parsed(_) => self.parses += 1,
                 Event::Picked { .. } => self.picks += 1,
                 Event::Answered(_) => self.answers += 1,
-                // Others that were tried before; who served in the end may fail too.
+                // Of those that were tried before who served, each is one.
                 Event::Failed {
                     failure: Failure::Replaced,
                     ..

@@ -59,6 +59,7 @@ fn decided(config: &Config, view: &View<'_>) -> (Ranking, String) {
         costs_us: ranking.costs_us.clone(),
         sequence: view.sequence,
         candidates: view.candidates.to_vec(),
+        behind: Vec::new(),
         spared: Vec::new(),
         probe: false,
     };

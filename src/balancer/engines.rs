@@ -103,8 +103,8 @@ impl Balancer {
     /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
-        self.board.refresh(store);
         self.catalogue.tick(store);
+        self.board.refresh(store);
         while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }

@@ -401,15 +401,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
-/// A path of an engine's.
+/// Where somebody answers: a path.
 #[inline(never)]
 fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
     let path = value.unwrap_or_else(|| default.to_owned());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        let problem = format!("`{path}` must be a path that starts with `/`");
-        return Err(ConfigError::new(key, problem));
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(path);
     }
-    Ok(path)
+    let problem = format!("`{path}` must be a path that starts with `/`");
+    Err(ConfigError::new(key, problem))
 }
 
 // Copies in every caller would make the module larger.
