@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Balancer;
-use crate::endpoint::EndpointId;
+use crate::endpoint::{EndpointId, MAX_KNOWN};
 use crate::index::BLOCK_BYTES;
 use crate::policy::Load;
 use crate::state::Store;
@@ -75,11 +75,16 @@ impl Outages {
                 outage.again = true;
                 return false;
             }
-            None => self.outages.push(Outage {
-                endpoint,
-                forgotten_ms: now_ms,
-                again: false,
-            }),
+            None => {
+                if self.outages.len() >= MAX_KNOWN {
+                    self.outages.clear();
+                }
+                self.outages.push(Outage {
+                    endpoint,
+                    forgotten_ms: now_ms,
+                    again: false,
+                });
+            }
         }
         true
     }

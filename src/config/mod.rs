@@ -372,8 +372,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
             "must name an Envoy cluster",
         ));
     }
-    let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    let path = path_of("scrape.path", path)?;
+    let path = path_of("scrape.path", raw.path, "/metrics")?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -402,8 +401,10 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
-/// Where an engine answers.
-fn path_of(key: &str, path: String) -> Result<String, ConfigError> {
+/// Where somebody answers: a path.
+#[inline(never)]
+fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
+    let path = value.unwrap_or_else(|| default.to_owned());
     if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(path);
     }

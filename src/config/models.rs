@@ -51,8 +51,7 @@ pub(super) fn models_of(
         let problem = "engines are asked through `scrape.cluster`: give `scrape`, too";
         return Err(ConfigError::new("models", problem));
     };
-    let path = raw.path.unwrap_or_else(|| "/v1/models".into());
-    let path = path_of("models.path", path)?;
+    let path = path_of("models.path", raw.path, "/v1/models")?;
     let is_name = |pattern: &String| {
         let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
         (1..=MAX_NAME_BYTES).contains(&pattern.len()) && !beginning.contains('*')
