@@ -252,8 +252,16 @@ fn a_list_with_a_probe_has_no_second_one_and_who_is_passed_over_is_blamed() {
     bench.answer(&mut session, &view, &GOOD);
     assert_eq!(bench.state(&ranked[0]), (State::Resting, Why::Blamed));
     assert_eq!(bench.state(&ranked[1]), (State::Ready, Why::Nothing));
-    // Both were tried in vain: the last one is the one that Envoy's answer is about.
+    // A single request tries it, and no other has it on its list.
     bench.now_us += 1_000_000;
+    let (mut other, other_view, ranked, _) = bench.sent();
+    let (mut probe, probe_view, probed, _) = bench.sent();
+    assert_eq!((ranked.len(), probed.len()), (1, 2));
+    assert_ne!(ranked[0], probed[0]);
+    bench.answer(&mut other, &other_view, &GOOD);
+    bench.answer(&mut probe, &probe_view, &GOOD);
+    assert_eq!(bench.state(&probed[0]), (State::Ready, Why::Nothing));
+    // Both were tried in vain: the last one is the one that Envoy's answer is about.
     let (mut session, view, ranked, _) = bench.sent();
     *view.upstream.borrow_mut() = Some(ranked[1].clone().into());
     *view.attempts.borrow_mut() = Some(2);
