@@ -39,6 +39,16 @@ impl Process {
         Ok(Status::of(self.0)?.cpu_ticks * 1_000_000 / ticks_per_second()?)
     }
 
+    /// Memory that it has in RAM.
+    pub fn rss_bytes(self) -> Result<u64, String> {
+        let file = format!("/proc/{}/status", self.0);
+        let text = fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        let kilobytes = kilobytes.ok_or_else(|| format!("{file} has no VmRSS"))?;
+        Ok(kilobytes * 1_024)
+    }
+
     /// Lets all its threads, and those it will start, run on one core only.
     pub fn pin(self, core: u32) -> Result<(), String> {
         taskset(&["-a", "-c", "-p", &core.to_string(), &self.0.to_string()])
