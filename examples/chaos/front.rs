@@ -66,7 +66,8 @@ impl Front {
     async fn start(setup: &Setup, config: EnvoyConfig) -> Result<Self, String> {
         let mut config = config.plugin(&setup.plugin)?;
         (setup.adjust)(&mut config);
-        let envoy = EnvoyProcess::start(&config, setup.workers).await?;
+        let envoy = EnvoyProcess::start(&config, setup.workers).await;
+        let envoy = envoy.map_err(|why| brief(&why))?;
         Ok(Self { envoy })
     }
 
@@ -97,4 +98,11 @@ impl Front {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// The line of Envoy's log that says why it did not start.
+fn brief(why: &str) -> String {
+    let said = |word: &&str| why.lines().find(|line| line.contains(*word));
+    let line = ["[error]", "[critical]"].iter().find_map(said);
+    line.or(why.lines().next()).unwrap_or_default().to_owned()
 }

@@ -17,9 +17,9 @@ const RATE_PER_S: f64 = 12.0;
 /// With the endpoint still whole, or unreachable already.
 const BEFORE: Duration = Duration::from_secs(3);
 const NOTICE: Duration = Duration::from_secs(2);
-const MEASURED: Duration = Duration::from_secs(14);
+const MEASURED: Duration = Duration::from_secs(12);
 /// Those that the black hole swallowed are not waited for.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Three runs of the same load: three endpoints alone, and each kind of black hole beside them.
 pub async fn run(context: &Context) -> Result {

@@ -4,10 +4,11 @@
 use super::{Context, Result, tell};
 use crate::bars::{Bar, Measured};
 use crate::front::{Front, Setup};
-use crate::load::{Load, Order, Twist};
+use crate::load::{Order, Twist};
 use crate::outcome::{Outcome, count};
 use crate::replica::{Kind, Replica, addresses};
 use crate::support::config::Mode;
+use serde_json::json;
 use std::time::Duration;
 
 const RATE_PER_S: f64 = 60.0;
@@ -71,9 +72,12 @@ async fn refused(
 ) -> std::result::Result<(Vec<Outcome>, Vec<String>), String> {
     let replicas = Replica::start_all(4, &Kind::fast()).await?;
     let addresses = addresses(&replicas);
-    let front = Front::listed(&Setup::new(mode, context.workers), &addresses).await?;
+    // Each in turn, so that nobody is left out but for a reason.
+    let setup = Setup::new(mode, context.workers);
+    let setup = setup.plugin(json!({ "policy": {"name": "round_robin"} }));
+    let front = Front::listed(&setup, &addresses).await?;
     let order = Order::chats(context.seed, RATE_PER_S, 1.0, SPAN + PATIENCE);
-    let load: Load = front.load(&order.twisted(twist));
+    let load = front.load(&order.twisted(twist));
     tokio::time::sleep(SPAN).await;
     let all = load.finish(PATIENCE).await?;
     let names = addresses.iter().map(ToString::to_string).collect();
