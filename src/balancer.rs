@@ -2,13 +2,16 @@
 
 mod engines;
 mod learning;
+mod members;
+mod serving;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use self::engines::{Outages, Seen};
 use crate::config::{Config, KeySource, PoolConfig};
-use crate::endpoint::{Endpoint, EndpointId};
+use crate::endpoint::{Endpoint, EndpointId, Pool};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
@@ -68,6 +71,35 @@ impl Decision {
     }
 }
 
+/// Why there is no pick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No endpoint may be used now.
+    NoEndpoint {
+        /// When one may be again, in milliseconds from now; 0 if nobody knows.
+        retry_after_ms: u64,
+    },
+    /// All endpoints that may be used carry as much as they are allowed to.
+    Saturated {
+        /// When to try again, in milliseconds from now.
+        retry_after_ms: u64,
+    },
+    /// No endpoint serves the model.
+    UnknownModel,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoEndpoint { .. } => "no endpoint may be used now",
+            Self::Saturated { .. } => "all endpoints are at their limits",
+            Self::UnknownModel => "no endpoint serves the model",
+        })
+    }
+}
+
+impl std::error::Error for Refusal {}
+
 /// What is known about an endpoint besides its load.
 #[derive(Default)]
 struct Known {
@@ -79,7 +111,10 @@ struct Known {
 }
 
 struct PoolState {
+    /// With the endpoints of the moment.
     config: PoolConfig,
+    /// Those that the configuration names.
+    fixed: Pool,
     /// Identity of the turn counter of the whole pool.
     counter: u64,
     ids: Vec<EndpointId>,
@@ -87,6 +122,17 @@ struct PoolState {
 }
 
 impl PoolState {
+    fn new(config: &PoolConfig) -> Self {
+        let endpoints = config.pool.endpoints();
+        Self {
+            counter: turn_counter(config),
+            ids: endpoints.iter().map(Endpoint::id).collect(),
+            policy: policy::build(&config.policy, &config.pool),
+            fixed: config.pool.clone(),
+            config: config.clone(),
+        }
+    }
+
     /// Whose turn it is depends on who takes turns: each set of eligible endpoints counts its own.
     fn counter(&self, model: Option<&str>) -> u64 {
         let endpoints = self.config.pool.endpoints();
@@ -133,13 +179,7 @@ pub struct Balancer {
 impl Balancer {
     /// `vm` must be unique among the VMs that share the store.
     pub fn new(config: Rc<Config>, vm: u64) -> Self {
-        let pools = config.pools.iter().map(|pool| PoolState {
-            counter: turn_counter(pool),
-            ids: pool.pool.endpoints().iter().map(Endpoint::id).collect(),
-            policy: policy::build(&pool.policy, &pool.pool),
-            config: pool.clone(),
-        });
-        let pools: Vec<PoolState> = pools.collect();
+        let pools: Vec<PoolState> = config.pools.iter().map(PoolState::new).collect();
         let index = pools
             .iter()
             .any(|pool| pool.policy.reads_index())
@@ -220,14 +260,18 @@ impl Balancer {
     }
 
     /// Picks an endpoint and reserves the cost there, in one atomic step.
+    ///
+    /// # Errors
+    /// Why no endpoint can be picked.
     pub fn pick<S: Store + ?Sized>(
         &mut self,
         store: &S,
         now_ms: u64,
         random: u64,
         ask: Ask<'_>,
-    ) -> Option<(Decision, Reservation)> {
-        let state = self.pools.get(ask.pool)?;
+    ) -> Result<(Decision, Reservation), Refusal> {
+        const NOBODY: Refusal = Refusal::NoEndpoint { retry_after_ms: 0 };
+        let state = self.pools.get(ask.pool).ok_or(NOBODY)?;
         let paces = match state.policy.reads_pace() {
             // Who does not ask does not pay.
             true => self.rates.paces(&state.ids),
@@ -261,20 +305,21 @@ impl Balancer {
             })
             .collect();
         let moment = (now_ms, random);
-        let mut decision = None;
+        let mut decided = Err(NOBODY);
         let reservation = self.ledger.reserve(
             store,
             now_ms,
             state.counter(ask.model),
             &state.ids,
             |carried, sequence| {
-                decision = decide(state, &ask, carried, &known, sequence, moment);
-                let decision = decision.as_ref()?;
+                decided = decide(state, &ask, carried, &known, sequence, moment);
+                let decision = decided.as_ref().ok()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
             },
-        )?;
-        decision.map(|decision| (decision, reservation))
+        );
+        let decision = decided?;
+        Ok((decision, reservation.ok_or(NOBODY)?))
     }
 
     /// The first byte of the answer has come.
@@ -340,6 +385,7 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
     counter.digest()
 }
 
+/// Everybody's candidates, through the stages that leave out who may not be picked, to the policy.
 fn decide(
     state: &PoolState,
     ask: &Ask<'_>,
@@ -347,47 +393,11 @@ fn decide(
     known: &[Known],
     sequence: u64,
     (now_ms, random): (u64, u64),
-) -> Option<Decision> {
-    let pool = &state.config.pool;
-    let all = || {
-        pool.endpoints()
-            .iter()
-            .zip(0_u32..)
-            .zip(carried.iter().zip(known))
-            .map(|((endpoint, index), (ours, known))| {
-                let seen = &known.seen;
-                let load = ours.load.plus(seen.others);
-                let candidate = Candidate {
-                    endpoint: index,
-                    weight: endpoint.weight.max(1),
-                    load,
-                    other_requests: seen.others.requests,
-                    kv_usage_permille: seen.kv_usage_permille,
-                    matched_blocks: known.matched.blocks,
-                    matched_tokens: known.matched_tokens,
-                    matched_age_permille: known.matched.age_permille,
-                    given_blocks: known.given_blocks,
-                    queue_tokens: match state.policy.reads_pace() {
-                        true => queue_tokens(&known.pace, load, now_ms, ours.moved_ms),
-                        false => load.prefill_tokens,
-                    },
-                    kv_tokens: seen.kv_tokens,
-                    kv_used_tokens: seen.kv_used_tokens(ours.load),
-                    pace: known.pace,
-                };
-                (endpoint, candidate)
-            })
-    };
-    let serving = all()
-        .filter(|(endpoint, _)| endpoint.serves(ask.model))
-        .map(|(_, candidate)| candidate);
-    let mut candidates: Vec<Candidate> = serving.collect();
-    if candidates.is_empty() {
-        // Nobody lists the model: the engine's own 404 is the best answer there is.
-        candidates = all().map(|(_, candidate)| candidate).collect();
-    }
+) -> Result<Decision, Refusal> {
+    let mut candidates = all_candidates(state, carried, known, now_ms);
+    serving::keep(&mut candidates, &state.config.pool, ask.model)?;
     let view = View {
-        pool,
+        pool: &state.config.pool,
         candidates: &candidates,
         key: ask.key,
         blocks: ask.blocks,
@@ -395,7 +405,8 @@ fn decide(
         sequence,
         random,
     };
-    let ranking = state.policy.rank(&view)?;
+    let ranking = state.policy.rank(&view);
+    let ranking = ranking.ok_or(Refusal::NoEndpoint { retry_after_ms: 0 })?;
     let first = ranking.endpoints.first();
     let chosen = candidates
         .iter()
@@ -404,7 +415,7 @@ fn decide(
     let matched_tokens = chosen.map_or(0, |candidate| candidate.matched_tokens);
     let mut cost = ask.cost;
     cost.prefill_tokens = cost.prefill_tokens.saturating_sub(matched_tokens).max(1);
-    Some(Decision {
+    Ok(Decision {
         pool: ask.pool,
         policy: state.policy.name(),
         endpoints: ranking.endpoints,
@@ -416,6 +427,40 @@ fn decide(
         sequence,
         candidates,
     })
+}
+
+/// All endpoints of the pool as a policy may see them.
+fn all_candidates(
+    state: &PoolState,
+    carried: &[Carried],
+    known: &[Known],
+    now_ms: u64,
+) -> Vec<Candidate> {
+    let endpoints = state.config.pool.endpoints().iter().zip(0_u32..);
+    let facts = carried.iter().zip(known);
+    let candidate = |((endpoint, index), (ours, known)): ((&Endpoint, u32), (&Carried, &Known))| {
+        let seen = &known.seen;
+        let load = ours.load.plus(seen.others);
+        Candidate {
+            endpoint: index,
+            weight: endpoint.weight.max(1),
+            load,
+            other_requests: seen.others.requests,
+            kv_usage_permille: seen.kv_usage_permille,
+            matched_blocks: known.matched.blocks,
+            matched_tokens: known.matched_tokens,
+            matched_age_permille: known.matched.age_permille,
+            given_blocks: known.given_blocks,
+            queue_tokens: match state.policy.reads_pace() {
+                true => queue_tokens(&known.pace, load, now_ms, ours.moved_ms),
+                false => load.prefill_tokens,
+            },
+            kv_tokens: seen.kv_tokens,
+            kv_used_tokens: seen.kv_used_tokens(ours.load),
+            pace: known.pace,
+        }
+    };
+    endpoints.zip(facts).map(candidate).collect()
 }
 
 /// Prompt tokens that are computed before a new one, without what should be done by now.

@@ -39,7 +39,7 @@
 //!     cost: balancer.config().tokens.estimate(&request, None),
 //! };
 //! let (now_ms, random) = (1_000, 42);
-//! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask).ok_or("no endpoint")?;
+//! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask)?;
 //! let home = reservation.endpoint();
 //! assert_eq!(decision.policy, "expected_latency");
 //! assert_eq!(balancer.totals(&store)[&home].requests, 1);
@@ -52,7 +52,7 @@
 //! assert!(balancer.totals(&store)[&home].is_zero());
 //!
 //! // The next turn of the chat begins alike, and goes to where its beginning is warm.
-//! let (again, reservation) = balancer.pick(&store, now_ms + 2_000, 7, ask).ok_or("no endpoint")?;
+//! let (again, reservation) = balancer.pick(&store, now_ms + 2_000, 7, ask)?;
 //! assert_eq!(reservation.endpoint(), home);
 //! assert_eq!(again.key, decision.key);
 //! balancer.complete(&store, now_ms + 2_500, reservation);
@@ -69,8 +69,10 @@ pub mod metrics;
 pub mod policy;
 pub mod poller;
 pub mod prefix;
+mod quote;
 pub mod random;
 pub mod rates;
+pub mod reply;
 pub mod request;
 pub mod scrape;
 pub mod session;

@@ -33,6 +33,9 @@ pub trait Meter {
     fn record(&self, id: u32, value: u64);
 }
 
+/// Most endpoints whose names are kept, those that left included.
+const MAX_NAMES: usize = 4_096;
+
 /// Identifies a defined metric without building its name.
 type Key = (&'static str, Option<EndpointId>, &'static str, &'static str);
 
@@ -56,14 +59,29 @@ pub struct Metrics<M> {
 impl<M: Meter> Metrics<M> {
     /// Knows the names of the balancer's endpoints.
     pub fn new(meter: M, balancer: &Balancer) -> Self {
-        let names = balancer
-            .endpoints()
-            .into_iter()
-            .map(|(id, endpoint)| (id, endpoint.name().to_owned()));
-        Self {
+        let mut metrics = Self {
             meter,
             defined: BTreeMap::new(),
-            names: names.collect(),
+            names: BTreeMap::new(),
+        };
+        metrics.follow(balancer);
+        metrics
+    }
+
+    /// Learns the names of endpoints that came. Those that left keep theirs, as long as there is room: what
+    /// they still carry is told until it is nothing.
+    pub fn follow(&mut self, balancer: &Balancer) {
+        let present = balancer.endpoints();
+        if self.names.len().saturating_add(present.len()) > MAX_NAMES {
+            self.names.retain(|id, _| present.contains_key(id));
+            // The host keeps the values of the others; their numbers are not needed any more.
+            let names = &self.names;
+            self.defined
+                .retain(|(_, id, ..), _| id.is_none_or(|id| names.contains_key(&id)));
+        }
+        for (id, endpoint) in present {
+            let name = || endpoint.name().to_owned();
+            self.names.entry(id).or_insert_with(name);
         }
     }
 
@@ -84,6 +102,12 @@ impl<M: Meter> Metrics<M> {
             Event::Retried { endpoint, retries } => {
                 self.count("warmroute_retries_total", endpoint, retries)
             }
+            Event::Replied(kind) => self.labelled(
+                "warmroute_local_replies_total",
+                None,
+                ("kind", kind.name()),
+                1,
+            ),
             Event::WatchdogFired => self.labelled("warmroute_watchdog_total", None, ("", ""), 1),
             Event::Failed { endpoint, failure } => {
                 self.labelled(
@@ -165,7 +189,8 @@ impl<M: Meter> Metrics<M> {
         totals: &BTreeMap<EndpointId, Load>,
         now_ms: u64,
     ) {
-        for id in balancer.endpoints().into_keys() {
+        let known: Vec<EndpointId> = self.names.keys().copied().collect();
+        for id in known {
             let load = totals.get(&id).copied().unwrap_or_default();
             self.gauge("warmroute_inflight_requests", id, u64::from(load.requests));
             self.gauge("warmroute_inflight_prefill_tokens", id, load.prefill_tokens);

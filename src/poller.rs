@@ -1,15 +1,34 @@
-//! When which engine is asked for its metrics, and what the answers become.
+//! When which engine is asked what, and what the answers become.
 //!
 //! Every VM has a poller, but only the one that holds the lease lets it run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::config::Config;
 use crate::endpoint::EndpointId;
 use crate::policy::Load;
 use crate::scrape::{self, Life};
 use crate::state::snapshots::Report;
 
-/// One endpoint's schedule.
+/// What an engine is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Question {
+    /// How loaded it is: its metrics.
+    Metrics,
+}
+
+/// How often a question is asked, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// Which.
+    pub question: Question,
+    /// Path of the answer.
+    pub path: String,
+    /// Time between two askings of one endpoint.
+    pub interval_ms: u64,
+}
+
+/// One endpoint's schedule for one question.
 #[derive(Clone, Copy, Debug, Default)]
 struct Schedule {
     due_ms: u64,
@@ -33,8 +52,12 @@ pub enum Answer {
         /// What it says.
         report: Report,
     },
+    /// The endpoint has answered; what it says is for others to read. Never to [`Question::Metrics`].
+    Page,
     /// Nobody listens there.
     Refused,
+    /// It has not answered in time.
+    Silent,
     /// It says nothing, or nobody knows what.
     Nothing,
 }
@@ -42,37 +65,72 @@ pub enum Answer {
 /// What Envoy answers in an engine's place, with status 503, if a connection was refused. It tells a
 /// timeout of the connection apart.
 const REFUSED: &[u8] = b"reset reason: remote connection failure";
+/// The same if there was no connection in time.
+const NO_CONNECTION: &[u8] = b"reset reason: connection timeout";
+/// What else Envoy answers in an engine's place begins so.
+const NO_ANSWER: &[u8] = b"upstream ";
+
+/// What `config` wants to know of every endpoint.
+pub fn questions(config: &Config) -> Vec<Asking> {
+    let metrics = config.scrape.iter().map(|scrape| Asking {
+        question: Question::Metrics,
+        path: scrape.path.clone(),
+        interval_ms: scrape.interval_ms,
+    });
+    metrics.collect()
+}
 
 /// The schedule of all endpoints.
 #[derive(Debug)]
 pub struct Poller {
-    interval_ms: u64,
+    askings: Vec<Asking>,
     timeout_ms: u64,
-    schedules: BTreeMap<EndpointId, Schedule>,
+    schedules: BTreeMap<(EndpointId, Question), Schedule>,
 }
 
 impl Poller {
-    /// All endpoints are due at once.
+    /// All endpoints are due at once, for every question.
     pub fn new(
-        interval_ms: u64,
+        askings: Vec<Asking>,
         timeout_ms: u64,
         endpoints: impl IntoIterator<Item = EndpointId>,
     ) -> Self {
-        let schedules = endpoints
-            .into_iter()
-            .map(|id| (id, Schedule::default()))
-            .collect();
-        Self {
-            interval_ms,
+        let mut poller = Self {
+            askings,
             timeout_ms,
-            schedules,
+            schedules: BTreeMap::new(),
+        };
+        poller.follow(endpoints);
+        poller
+    }
+
+    /// Asks these endpoints from now on, and no others. New ones are due at once.
+    pub fn follow(&mut self, endpoints: impl IntoIterator<Item = EndpointId>) {
+        let endpoints: BTreeSet<EndpointId> = endpoints.into_iter().collect();
+        self.schedules.retain(|(id, _), _| endpoints.contains(id));
+        for id in endpoints {
+            for asking in &self.askings {
+                self.schedules.entry((id, asking.question)).or_default();
+            }
         }
     }
 
-    /// Whom to ask now. `totals` is what this Envoy has in flight.
-    pub fn due(&mut self, now_ms: u64, totals: &BTreeMap<EndpointId, Load>) -> Vec<EndpointId> {
+    /// Where the answer to a question is.
+    pub fn path(&self, question: Question) -> Option<&str> {
+        let asking = self.askings.iter().find(|one| one.question == question);
+        asking.map(|asking| asking.path.as_str())
+    }
+
+    /// Whom to ask what now. `totals` is what this Envoy has in flight.
+    pub fn due(
+        &mut self,
+        now_ms: u64,
+        totals: &BTreeMap<EndpointId, Load>,
+    ) -> Vec<(EndpointId, Question)> {
         let mut due = Vec::new();
-        for (id, schedule) in &mut self.schedules {
+        for ((id, question), schedule) in &mut self.schedules {
+            let asking = self.askings.iter().find(|one| one.question == *question);
+            let interval_ms = asking.map_or(u64::MAX, |asking| asking.interval_ms);
             // The host drops an answer without a word when its VM dies; give up on it in the end.
             let patience_ms = self.timeout_ms.saturating_mul(2);
             if schedule
@@ -81,22 +139,22 @@ impl Poller {
             {
                 schedule.asked = None;
             }
-            let set_back = schedule.due_ms > now_ms.saturating_add(self.interval_ms);
+            let set_back = schedule.due_ms > now_ms.saturating_add(interval_ms);
             if schedule.asked.is_none() && (schedule.due_ms <= now_ms || set_back) {
-                schedule.due_ms = now_ms.saturating_add(self.interval_ms);
+                schedule.due_ms = now_ms.saturating_add(interval_ms);
                 schedule.asked = Some(Asked {
                     at_ms: now_ms,
                     ours: ours(*id, totals),
                 });
-                due.push(*id);
+                due.push((*id, *question));
             }
         }
         due
     }
 
     /// The question could not even be asked.
-    pub fn failed(&mut self, id: EndpointId) {
-        if let Some(schedule) = self.schedules.get_mut(&id) {
+    pub fn failed(&mut self, id: EndpointId, question: Question) {
+        if let Some(schedule) = self.schedules.get_mut(&(id, question)) {
             schedule.asked = None;
         }
     }
@@ -108,18 +166,21 @@ impl Poller {
     /// traffic than to count our own twice.
     pub fn answered(
         &mut self,
-        id: EndpointId,
+        (id, question): (EndpointId, Question),
         now_ms: u64,
         status: u16,
         body: &[u8],
         totals: &BTreeMap<EndpointId, Load>,
     ) -> Answer {
-        let schedule = self.schedules.get_mut(&id);
+        let schedule = self.schedules.get_mut(&(id, question));
         let Some(asked) = schedule.and_then(|schedule| schedule.asked.take()) else {
             return Answer::Nothing;
         };
-        if status == 503 && body.windows(REFUSED.len()).any(|part| part == REFUSED) {
-            return Answer::Refused;
+        if let Some(answer) = in_place_of(status, body) {
+            return answer;
+        }
+        if question != Question::Metrics {
+            return Answer::Page;
         }
         let snapshot = match status {
             200 => scrape::parse(body).ok(),
@@ -153,6 +214,19 @@ impl Poller {
     }
 }
 
+/// What Envoy's own answer in an engine's place means; `None` if the engine itself answered.
+fn in_place_of(status: u16, body: &[u8]) -> Option<Answer> {
+    let says = |words: &[u8]| body.windows(words.len()).any(|part| part == words);
+    match status {
+        0 => Some(Answer::Nothing),
+        503 if says(REFUSED) => Some(Answer::Refused),
+        503 if says(NO_CONNECTION) => Some(Answer::Silent),
+        504 if body.is_empty() || body.starts_with(NO_ANSWER) => Some(Answer::Silent),
+        503 if body.starts_with(NO_ANSWER) => Some(Answer::Nothing),
+        _ => None,
+    }
+}
+
 fn ours(id: EndpointId, totals: &BTreeMap<EndpointId, Load>) -> u32 {
     totals.get(&id).map_or(0, |load| load.requests)
 }
@@ -163,6 +237,17 @@ mod tests {
 
     const METRICS: &[u8] =
         b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n";
+
+    const METRICS_OF: fn(u64) -> (EndpointId, Question) = |id| (EndpointId(id), Question::Metrics);
+
+    fn poller<const N: usize>(endpoints: [EndpointId; N]) -> Poller {
+        let asking = Asking {
+            question: Question::Metrics,
+            path: "/metrics".into(),
+            interval_ms: 1_000,
+        };
+        Poller::new(vec![asking], 800, endpoints)
+    }
 
     fn reported(answer: Answer) -> Report {
         match answer {
@@ -183,49 +268,61 @@ mod tests {
 
     #[test]
     fn each_endpoint_is_asked_once_an_interval() {
-        let mut poller = Poller::new(1_000, 800, [EndpointId(1), EndpointId(2)]);
-        assert_eq!(poller.due(10, &totals(0)), [EndpointId(1), EndpointId(2)]);
+        let mut poller = poller([EndpointId(1), EndpointId(2)]);
+        assert_eq!(poller.due(10, &totals(0)), [METRICS_OF(1), METRICS_OF(2)]);
         assert_eq!(poller.due(110, &totals(0)), []);
-        let report = reported(poller.answered(EndpointId(1), 120, 200, METRICS, &totals(1)));
+        let report = reported(poller.answered(METRICS_OF(1), 120, 200, METRICS, &totals(1)));
         assert_eq!(
             (report.running, report.waiting, report.ours, report.others()),
             (3, 2, 1, 4)
         );
         assert_eq!(
-            poller.answered(EndpointId(2), 120, 503, METRICS, &totals(1)),
+            poller.answered(METRICS_OF(2), 120, 503, METRICS, &totals(1)),
             Answer::Nothing
         );
         assert_eq!(poller.due(1_009, &totals(0)), []);
         assert_eq!(
             poller.due(1_010, &totals(0)),
-            [EndpointId(1), EndpointId(2)]
+            [METRICS_OF(1), METRICS_OF(2)]
         );
     }
 
     #[test]
     fn what_left_while_the_question_was_under_way_is_not_other_peoples_traffic() {
-        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        let mut poller = poller([EndpointId(1)]);
         poller.due(0, &totals(5));
-        let report = reported(poller.answered(EndpointId(1), 50, 200, METRICS, &totals(0)));
+        let report = reported(poller.answered(METRICS_OF(1), 50, 200, METRICS, &totals(0)));
         assert_eq!(report.others(), 0);
     }
 
     #[test]
     fn m3_an_answer_that_never_comes_is_given_up_and_asked_for_again() {
-        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        let mut poller = poller([EndpointId(1)]);
         assert_eq!(poller.due(0, &totals(0)).len(), 1);
         assert_eq!(poller.due(1_000, &totals(0)), []);
         assert_eq!(poller.due(1_601, &totals(0)).len(), 1);
-        poller.failed(EndpointId(1));
+        poller.failed(EndpointId(1), Question::Metrics);
         assert_eq!(poller.due(2_601, &totals(0)).len(), 1);
     }
 
     #[test]
+    fn who_comes_is_due_at_once_and_who_leaves_is_not_asked() {
+        let mut poller = poller([EndpointId(1), EndpointId(2)]);
+        poller.due(0, &totals(0));
+        poller.follow([EndpointId(2), EndpointId(3)]);
+        assert_eq!(poller.due(100, &totals(0)), [METRICS_OF(3)]);
+        // An answer of one that left is nobody's.
+        let answer = poller.answered(METRICS_OF(1), 110, 200, METRICS, &totals(0));
+        assert_eq!(answer, Answer::Nothing);
+        reported(poller.answered(METRICS_OF(2), 110, 200, METRICS, &totals(0)));
+    }
+
+    #[test]
     fn an_answer_without_known_families_says_nothing() {
-        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+        let mut poller = poller([EndpointId(1)]);
         poller.due(0, &totals(0));
         assert_eq!(
-            poller.answered(EndpointId(1), 5, 200, b"<html>", &totals(0)),
+            poller.answered(METRICS_OF(1), 5, 200, b"<html>", &totals(0)),
             Answer::Nothing
         );
     }
@@ -233,9 +330,9 @@ mod tests {
     #[test]
     fn a_refused_connection_is_told_from_an_answer_and_from_silence() {
         let ask = |status, body: &[u8]| {
-            let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+            let mut poller = poller([EndpointId(1)]);
             poller.due(0, &totals(0));
-            poller.answered(EndpointId(1), 5, status, body, &totals(0))
+            poller.answered(METRICS_OF(1), 5, status, body, &totals(0))
         };
         // As Envoy 1.40 says it.
         let refused = b"upstream connect error or disconnect/reset before headers. reset reason: \
@@ -244,19 +341,23 @@ mod tests {
         assert_eq!(ask(200, refused), Answer::Nothing);
         let timeout = b"upstream connect error or disconnect/reset before headers. reset reason: \
             connection timeout";
-        for (status, body) in [(503, timeout.as_slice()), (503, b""), (504, b""), (0, b"")] {
+        let late = b"upstream request timeout";
+        for (status, body) in [(503, timeout.as_slice()), (504, late), (504, b"")] {
+            assert_eq!(ask(status, body), Answer::Silent, "{status}");
+        }
+        for (status, body) in [(503, b"".as_slice()), (504, b"a proxy's"), (0, b"")] {
             assert_eq!(ask(status, body), Answer::Nothing, "{status}");
         }
         // Nobody has asked.
-        let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
-        let answer = poller.answered(EndpointId(1), 5, 503, refused, &totals(0));
+        let mut poller = poller([EndpointId(1)]);
+        let answer = poller.answered(METRICS_OF(1), 5, 503, refused, &totals(0));
         assert_eq!(answer, Answer::Nothing);
     }
 
     proptest::proptest! {
         #[test]
         fn any_answer_is_harmless(status: u16, body: Vec<u8>, engine: bool) {
-            let mut poller = Poller::new(1_000, 800, [EndpointId(1)]);
+            let mut poller = poller([EndpointId(1)]);
             poller.due(0, &totals(0));
             let mut page = match engine {
                 true => METRICS.to_vec(),
@@ -264,7 +365,7 @@ mod tests {
             };
             page.extend_from_slice(b"vllm:prompt_tokens_total ");
             page.extend_from_slice(&body);
-            let answer = poller.answered(EndpointId(1), 5, status, &page, &totals(0));
+            let answer = poller.answered(METRICS_OF(1), 5, status, &page, &totals(0));
             proptest::prop_assert!(status == 200 || answer == Answer::Nothing);
         }
     }

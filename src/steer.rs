@@ -65,9 +65,34 @@ pub fn filter_state_argument(path: &str, value: &str) -> Option<Vec<u8>> {
     Some(argument)
 }
 
+/// Headers as the proxy-wasm ABI has them: how many, the lengths of all names and values, and then these, each
+/// with a zero byte behind.
+pub fn header_map(headers: &[(&str, &str)]) -> Vec<u8> {
+    let length = |text: &str| u32::try_from(text.len()).unwrap_or(0).to_le_bytes();
+    let mut map = Vec::with_capacity(256);
+    map.extend_from_slice(&u32::try_from(headers.len()).unwrap_or(0).to_le_bytes());
+    for (name, value) in headers {
+        map.extend_from_slice(&length(name));
+        map.extend_from_slice(&length(value));
+    }
+    for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+        map.extend_from_slice(text.as_bytes());
+        map.push(0);
+    }
+    map
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_are_counted_measured_and_ended_by_zeros() {
+        let map = header_map(&[("a", "bc"), ("d", "")]);
+        let lengths = b"\x02\0\0\0\x01\0\0\0\x02\0\0\0\x01\0\0\0\0\0\0\0";
+        assert_eq!(map, [lengths.as_slice(), b"a\0bc\0d\0\0"].concat());
+        assert_eq!(header_map(&[]), [0, 0, 0, 0]);
+    }
 
     #[test]
     fn the_argument_is_protobuf() {

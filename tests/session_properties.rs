@@ -58,6 +58,9 @@ impl StreamView for At<'_> {
     fn response_status(&self) -> Option<u16> {
         self.0.status
     }
+    fn response_header(&self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
     fn upstream_address(&self) -> Option<Vec<u8>> {
         self.0.upstream.clone()
     }
@@ -361,7 +364,7 @@ impl Stream {
                 Event::Picked { .. } => self.picks += 1,
                 Event::Answered(_) => self.answers += 1,
                 Event::Failed { .. } => self.failures += 1,
-                Event::Retried { .. } | Event::WatchdogFired => {}
+                Event::Retried { .. } | Event::WatchdogFired | Event::Replied(_) => {}
             }
         }
         if let Some(steer) = &effects.steer {

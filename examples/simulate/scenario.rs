@@ -211,7 +211,7 @@ fn habit(contender: &Contender, short: u32) -> Result<Habit, String> {
             cost: short_cost(),
         };
         let picked = balancer.pick(&store, 1_000, random.bits(), ask);
-        let (decision, reservation) = picked.ok_or("no pick")?;
+        let (decision, reservation) = picked.map_err(|refusal| refusal.to_string())?;
         let index = *decision.endpoints.first().ok_or("no endpoint")? as usize;
         if let Some(count) = counts.get_mut(index) {
             *count += 1;
@@ -250,7 +250,8 @@ fn prompts_at_home_on_a() -> Result<Vec<u64>, String> {
             blocks: &[],
             cost: short_cost(),
         };
-        let (decision, reservation) = idle.pick(&store, 1_000, 0, ask).ok_or("no pick")?;
+        let picked = idle.pick(&store, 1_000, 0, ask);
+        let (decision, reservation) = picked.map_err(|refusal| refusal.to_string())?;
         if decision.endpoints.first() == Some(&0) {
             homes.push(key);
         }

@@ -39,6 +39,7 @@ use std::fmt::Write;
 
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::policy::{Candidate, Load};
+use crate::quote::quote;
 use crate::rates::Pace;
 use crate::session::reason_name;
 
@@ -280,24 +281,8 @@ impl Line {
         }
     }
 
-    /// As a JSON string of printable ASCII: a log line must not break, whatever a pool is called.
-    #[inline(never)]
     fn quote(&mut self, text: &str) {
-        self.put("\"");
-        for letter in text.chars() {
-            if matches!(letter, '"' | '\\') {
-                self.put("\\");
-            }
-            if matches!(letter, ' '..='~') {
-                self.0.push(letter);
-                continue;
-            }
-            let mut units = [0; 2];
-            for unit in letter.encode_utf16(&mut units) {
-                let _ = write!(self.0, "\\u{unit:04x}");
-            }
-        }
-        self.put("\"");
+        quote(&mut self.0, text);
     }
 }
 

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 use crate::metrics::{Meter, MetricKind};
 use crate::state::{Store, StoreError, Version};
-use crate::steer::filter_state_argument;
+use crate::steer::{filter_state_argument, header_map};
 
 const OK: u32 = 0;
 const CAS_MISMATCH: u32 = 8;
@@ -70,6 +70,16 @@ unsafe extern "C" {
     fn proxy_define_metric(kind: u32, name: *const u8, name_size: usize, id: *mut u32) -> u32;
     fn proxy_increment_metric(id: u32, offset: i64) -> u32;
     fn proxy_record_metric(id: u32, value: u64) -> u32;
+    fn proxy_send_local_response(
+        status: u32,
+        details: *const u8,
+        details_size: usize,
+        body: *const u8,
+        body_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        grpc_status: i32,
+    ) -> u32;
     fn proxy_continue_stream(stream: u32) -> u32;
     fn proxy_set_effective_context(context: u32) -> u32;
     fn proxy_call_foreign_function(
@@ -201,6 +211,25 @@ impl Meter for HostMeter {
         // SAFETY: plain values.
         unsafe { proxy_record_metric(id, value) };
     }
+}
+
+/// Answers the request. `details` is what access logs show as `%RESPONSE_CODE_DETAILS%`.
+pub(super) fn reply(status: u16, details: &str, headers: &[(&str, &str)], body: &str) {
+    const NO_GRPC_STATUS: i32 = -1;
+    let headers = header_map(headers);
+    // SAFETY: all slices outlive the call.
+    unsafe {
+        proxy_send_local_response(
+            u32::from(status),
+            details.as_ptr(),
+            details.len(),
+            body.as_ptr(),
+            body.len(),
+            headers.as_ptr(),
+            headers.len(),
+            NO_GRPC_STATUS,
+        )
+    };
 }
 
 /// Lets a held request go.

@@ -8,6 +8,7 @@ use proxy_wasm::types::Action;
 
 use super::host::{self, Buffer, Headers, SharedData};
 use super::{SharedVm, Vm};
+use crate::reply::{REASON_HEADER, Reply};
 use crate::session::{Effects, Flow, Input, Moment, Rest, Session, StreamView};
 use crate::steer::{ORIGINAL_DST_FILTER_STATE, ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
 
@@ -36,6 +37,10 @@ impl StreamView for HostView {
         }
         let code = host::property("response\0code")?;
         u16::try_from(u64::from_le_bytes(code.try_into().ok()?)).ok()
+    }
+
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        host::header(Headers::Response, name)
     }
 
     fn upstream_address(&self) -> Option<Vec<u8>> {
@@ -88,6 +93,25 @@ fn apply(vm: &mut Vm, effects: &Effects) {
     if let Some(line) = &effects.response_header {
         host::set_header(Headers::Response, DECISION_HEADER, line.as_bytes());
     }
+    if let Some(reply) = &effects.reply {
+        send(reply);
+    }
+}
+
+fn send(reply: &Reply) {
+    let reason = reply.kind.name();
+    let retry_after = reply.retry_after_s.map(|seconds| seconds.to_string());
+    let mut headers = vec![
+        ("content-type", "application/json"),
+        (REASON_HEADER, reason),
+    ];
+    headers.extend(
+        retry_after
+            .as_deref()
+            .map(|seconds| ("retry-after", seconds)),
+    );
+    let details = format!("warmroute_{reason}");
+    host::reply(reply.status, &details, &headers, &reply.body);
 }
 
 /// One stream.

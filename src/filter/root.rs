@@ -17,10 +17,10 @@ use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
 use crate::metrics::Metrics;
 use crate::policy::Load;
-use crate::poller::{Answer, Poller};
+use crate::poller::{Answer, Poller, Question, questions};
 use crate::random::Random;
 use crate::scrape::prometheus::MAX_TEXT_BYTES;
-use crate::session::Input;
+use crate::session::{Flow, Input};
 use crate::state::lease::{self, Lease};
 use crate::state::unique_id;
 use crate::steer::ORIGINAL_DST_HEADER;
@@ -43,7 +43,7 @@ pub(super) struct Root {
     lease: String,
     poller: Option<(Poller, ScrapeConfig)>,
     /// Scrapes under way, by the host's token.
-    asked: BTreeMap<u32, EndpointId>,
+    asked: BTreeMap<u32, (EndpointId, Question)>,
     /// The host would not even ask; said once.
     scrape_refused: bool,
 }
@@ -70,10 +70,8 @@ impl Root {
         balancer.tick(&SharedData, seed / 1_000_000);
         self.poller = balancer.config().scrape.clone().map(|scrape| {
             let ids = balancer.endpoints().into_keys();
-            (
-                Poller::new(scrape.interval_ms, scrape.timeout_ms, ids),
-                scrape,
-            )
+            let askings = questions(balancer.config());
+            (Poller::new(askings, scrape.timeout_ms, ids), scrape)
         });
         let metrics = Metrics::new(HostMeter, &balancer);
         let random = Random::new(self.id ^ seed);
@@ -104,40 +102,46 @@ impl Root {
             return;
         };
         let endpoints = vm.balancer.endpoints();
-        for id in poller.due(now_ms, totals) {
-            let Some(endpoint) = endpoints.get(&id) else {
+        for (id, question) in poller.due(now_ms, totals) {
+            let (Some(endpoint), Some(path)) = (endpoints.get(&id), poller.path(question)) else {
                 continue;
             };
             let headers = vec![
                 (":method", "GET"),
-                (":path", scrape.path.as_str()),
+                (":path", path),
                 (":authority", endpoint.name()),
                 (ORIGINAL_DST_HEADER, endpoint.name()),
             ];
             let timeout = Duration::from_millis(scrape.timeout_ms);
             match dispatch_http_call(&scrape.cluster, headers, None, vec![], timeout) {
                 Ok(token) => {
-                    self.asked.insert(token, id);
+                    self.asked.insert(token, (id, question));
                 }
                 Err(status) => {
                     if !std::mem::replace(&mut self.scrape_refused, true) {
                         let cluster = &scrape.cluster;
                         log::error!("no scrape through cluster `{cluster}`: {status:?}");
                     }
-                    poller.failed(id);
+                    poller.failed(id, question);
                     vm.metrics.scrape_failed(id);
                 }
             }
         }
     }
 
-    fn answered(&mut self, vm: &mut Vm, id: EndpointId, status: u16, body: &[u8]) {
+    fn answered(
+        &mut self,
+        vm: &mut Vm,
+        (id, question): (EndpointId, Question),
+        status: u16,
+        body: &[u8],
+    ) {
         let Some((poller, _)) = &mut self.poller else {
             return;
         };
         let now_ms = host::now_ns() / 1_000_000;
         let totals = vm.balancer.totals(&SharedData);
-        match poller.answered(id, now_ms, status, body, &totals) {
+        match poller.answered((id, question), now_ms, status, body, &totals) {
             Answer::Report { asked_ms, report } => {
                 if vm.balancer.reported(&SharedData, asked_ms, report) {
                     vm.metrics.restarted(id);
@@ -147,7 +151,8 @@ impl Root {
                 vm.balancer.refused(&SharedData, now_ms, id);
                 vm.metrics.scrape_failed(id);
             }
-            Answer::Nothing => vm.metrics.scrape_failed(id),
+            Answer::Silent | Answer::Nothing => vm.metrics.scrape_failed(id),
+            Answer::Page => {}
         }
     }
 
@@ -183,8 +188,10 @@ impl Root {
                 continue;
             };
             if host::set_effective_context(context) {
-                http::run(vm, &mut session, Input::Watchdog);
-                host::resume_request();
+                // A request that was answered is over.
+                if http::run(vm, &mut session, Input::Watchdog) == Flow::Continue {
+                    host::resume_request();
+                }
             }
         }
         host::set_effective_context(self.context);
@@ -201,7 +208,7 @@ impl Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, headers: usize, body_size: usize, _: usize) {
-        let Some(id) = self.asked.remove(&token) else {
+        let Some(asked) = self.asked.remove(&token) else {
             return;
         };
         // No headers: the connection broke, and there is nothing to be read.
@@ -214,7 +221,7 @@ impl Context for Root {
         let taken = match status {
             200 => body_size.min(MAX_TEXT_BYTES),
             // Envoy's own words are short.
-            503 => body_size.min(MAX_REASON_BYTES),
+            503 | 504 => body_size.min(MAX_REASON_BYTES),
             _ => 0,
         };
         let body = match taken {
@@ -225,7 +232,7 @@ impl Context for Root {
         if let Ok(mut vm) = shared.try_borrow_mut()
             && let Some(vm) = vm.as_mut()
         {
-            self.answered(vm, id, status, &body);
+            self.answered(vm, asked, status, &body);
         }
     }
 

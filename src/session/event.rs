@@ -2,6 +2,7 @@
 
 use crate::endpoint::EndpointId;
 use crate::policy::Reason;
+use crate::reply::{Reply, ReplyKind};
 use crate::request::{InferenceRequest, Scan};
 use crate::steer::Steer;
 use crate::tokens::Usage;
@@ -15,6 +16,8 @@ pub trait StreamView {
     fn request_header(&self, name: &str) -> Option<Vec<u8>>;
     /// Status of the response, from its headers on.
     fn response_status(&self) -> Option<u16>;
+    /// First value of a response header, while the headers pass.
+    fn response_header(&self, name: &str) -> Option<Vec<u8>>;
     /// `IP:port` of the endpoint that Envoy used last, after retries.
     fn upstream_address(&self) -> Option<Vec<u8>>;
     /// How often Envoy tried.
@@ -65,7 +68,7 @@ pub enum Flow {
     Hold,
 }
 
-/// What the shell has to do, in this order; then it answers Envoy with `flow`.
+/// What the shell has to do, in this order (a reply last); then it answers Envoy with `flow`.
 #[derive(Debug, Default)]
 pub struct Effects {
     /// Pass or hold.
@@ -78,6 +81,8 @@ pub struct Effects {
     pub response_header: Option<String>,
     /// Access-log field to set: the decision's account, from which it can be taken again.
     pub log_field: Option<String>,
+    /// The answer, given in the endpoints' place. Then nothing else happens to the request.
+    pub reply: Option<Reply>,
     /// What is to be counted.
     pub events: Vec<Event>,
 }
@@ -118,6 +123,8 @@ pub enum Event {
         /// Tries after the first.
         retries: u64,
     },
+    /// A request was answered in the endpoints' place.
+    Replied(ReplyKind),
     /// A request was released by the watchdog.
     WatchdogFired,
     /// The endpoint failed a request.

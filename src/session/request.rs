@@ -1,11 +1,14 @@
 //! From the first header to the moment the request is let go: what to wait for, and the pick.
 
-use super::{Effects, Event, Flight, Holding, Moment, Rest, Stage, State, StreamView, explain};
+use super::{
+    Effects, Event, Flight, Flow, Holding, Moment, Rest, Stage, State, StreamView, explain,
+};
 use crate::account;
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle};
 use crate::policy::PolicySpec;
 use crate::prefix::{block_keys, routing_key};
+use crate::reply::Reply;
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::state::Store;
 use crate::steer;
@@ -63,6 +66,17 @@ fn unsteered(config: &Config, events: Vec<Event>) -> Effects {
         events,
         ..Effects::pass()
     }
+}
+
+/// Answers in the endpoints' place: there is none to send the request to.
+fn refused(config: &Config, reply: Reply, mut events: Vec<Event>) -> (State, Effects) {
+    events.push(Event::Replied(reply.kind));
+    let effects = Effects {
+        flow: Flow::Hold,
+        reply: Some(reply),
+        ..unsteered(config, events)
+    };
+    (State::Over, effects)
 }
 
 fn cookie(header: &[u8], name: &[u8]) -> Option<Vec<u8>> {
@@ -157,10 +171,10 @@ fn depart<S: Store + ?Sized>(
         blocks: &blocks,
         cost,
     };
-    let Some((decision, reservation)) =
-        balancer.pick(moment.store, moment.now_ms(), moment.random, ask)
-    else {
-        return (State::Over, unsteered(&config, events));
+    let picked = balancer.pick(moment.store, moment.now_ms(), moment.random, ask);
+    let (decision, reservation) = match picked {
+        Ok(picked) => picked,
+        Err(refusal) => return refused(&config, Reply::refusal(refusal, api, model), events),
     };
     if api.is_some() {
         balancer.learn_typical(decision.cost);

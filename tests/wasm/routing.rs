@@ -40,6 +40,10 @@ impl StreamView for Chat {
         None
     }
 
+    fn response_header(&self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+
     fn upstream_address(&self) -> Option<Vec<u8>> {
         None
     }

@@ -21,6 +21,7 @@ use crate::state::memory::MemoryStore;
 struct Stub {
     now_us: Cell<u64>,
     request: BTreeMap<&'static str, Vec<u8>>,
+    response: RefCell<BTreeMap<&'static str, Vec<u8>>>,
     status: Cell<Option<u16>>,
     upstream: RefCell<Option<Vec<u8>>>,
     attempts: RefCell<Option<u64>>,
@@ -38,6 +39,10 @@ impl StreamView for Stub {
 
     fn response_status(&self) -> Option<u16> {
         self.status.get()
+    }
+
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        self.response.borrow().get(name).cloned()
     }
 
     fn upstream_address(&self) -> Option<Vec<u8>> {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::balancer::Balancer;
 use crate::config::Config;
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::poller::{Answer, Poller};
+use crate::poller::{self, Answer, Poller, Question};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
 use crate::session::{Effects, Input, Moment, Session, StreamView};
 use crate::sim::replica::{Profile, Replica};
@@ -33,7 +33,7 @@ impl Gateway {
         let poller = config.scrape.as_ref().map(|scrape| {
             let endpoints = workers.first().map(Balancer::endpoints).unwrap_or_default();
             Poller::new(
-                scrape.interval_ms,
+                poller::questions(config),
                 scrape.timeout_ms,
                 endpoints.keys().copied(),
             )
@@ -127,7 +127,12 @@ impl Gateway {
             return;
         };
         let totals = balancer.totals(&self.store);
-        for id in poller.due(now_ms, &totals) {
+        for (id, question) in poller.due(now_ms, &totals) {
+            if question != Question::Metrics {
+                // Replicas in virtual time have nothing else to say.
+                poller.failed(id, question);
+                continue;
+            }
             // The pool keeps the order of the addresses, which is that of the replicas.
             let endpoints = balancer.pool(0).map(|pool| pool.pool.endpoints());
             let index = endpoints
@@ -138,7 +143,7 @@ impl Gateway {
                 continue;
             };
             let page = metrics(replica);
-            let answer = poller.answered(id, now_ms, 200, page.as_bytes(), &totals);
+            let answer = poller.answered((id, question), now_ms, 200, page.as_bytes(), &totals);
             if let Answer::Report { asked_ms, report } = answer {
                 balancer.reported(&self.store, asked_ms, report);
             }

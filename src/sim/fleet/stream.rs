@@ -144,6 +144,10 @@ impl StreamView for View {
         self.status
     }
 
+    fn response_header(&self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+
     fn upstream_address(&self) -> Option<Vec<u8>> {
         None
     }

@@ -1,0 +1,108 @@
+//! Pools whose endpoints change while requests are under way.
+
+use super::{Balancer, PoolState};
+use crate::endpoint::{Endpoint, Pool};
+
+impl Balancer {
+    /// Makes the pool consist of the configured endpoints and of `found`, of which those that are configured
+    /// too stay as configured. Says whether that changed it.
+    ///
+    /// Requests that are under way are not touched: what they hold is kept by endpoint, not by pool.
+    pub fn adopt(&mut self, pool: usize, found: &[Endpoint]) -> bool {
+        let Some(state) = self.pools.get_mut(pool) else {
+            return false;
+        };
+        let configured = state.fixed.endpoints().iter();
+        let members = Pool::new(configured.chain(found).cloned().collect());
+        if members == state.config.pool {
+            return false;
+        }
+        let mut config = state.config.clone();
+        config.pool = members;
+        let fixed = std::mem::take(&mut state.fixed);
+        *state = PoolState {
+            fixed,
+            ..PoolState::new(&config)
+        };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::balancer::Ask;
+    use crate::config::Config;
+    use crate::policy::Load;
+    use crate::state::memory::MemoryStore;
+
+    const ASK: Ask<'static> = Ask {
+        pool: 0,
+        model: None,
+        key: None,
+        blocks: &[],
+        cost: Load {
+            requests: 1,
+            waiting: 1,
+            prefill_tokens: 100,
+            decode_tokens: 50,
+            context_tokens: 150,
+        },
+    };
+
+    fn endpoint(address: &str) -> Endpoint {
+        Endpoint::new(address.parse().unwrap())
+    }
+
+    #[test]
+    fn configured_and_found_endpoints_are_one_pool_and_the_configured_entry_wins() {
+        let json = br#"{"endpoints": [{"address": "10.0.0.2:80", "weight": 7}]}"#;
+        let mut balancer = Balancer::new(Rc::new(Config::parse(json).unwrap()), 1);
+        let found = [endpoint("10.0.0.3:80"), endpoint("10.0.0.2:80")];
+        assert!(balancer.adopt(0, &found));
+        assert!(!balancer.adopt(0, &found), "nothing new");
+        let weights = |balancer: &Balancer| -> Vec<(String, u32)> {
+            let endpoints = balancer.pool(0).unwrap().pool.endpoints().iter();
+            endpoints
+                .map(|one| (one.name().into(), one.weight))
+                .collect()
+        };
+        let both = [("10.0.0.2:80".to_owned(), 7), ("10.0.0.3:80".to_owned(), 1)];
+        assert_eq!(weights(&balancer), both);
+        assert!(balancer.adopt(0, &[]));
+        assert_eq!(weights(&balancer), both[..1]);
+        assert!(!balancer.adopt(1, &[]), "no such pool");
+    }
+
+    /// Case A4: what leaves with requests under way comes back with them, and ends at nothing.
+    #[test]
+    fn a4_an_endpoint_that_leaves_and_returns_keeps_its_load_and_ends_at_zero() {
+        let json =
+            br#"{"policy": {"name": "least_request"}, "endpoints": [{"address": "10.0.0.1:80"}]}"#;
+        let mut balancer = Balancer::new(Rc::new(Config::parse(json).unwrap()), 1);
+        let (store, found) = (MemoryStore::new(), [endpoint("10.0.0.2:80")]);
+        let (stays, leaves) = (endpoint("10.0.0.1:80").id(), found[0].id());
+        balancer.adopt(0, &found);
+        let mut held: Vec<_> = (0..4)
+            .map(|random| balancer.pick(&store, 0, random, ASK).unwrap().1)
+            .collect();
+        balancer.adopt(0, &[]);
+        for random in 0..3 {
+            let (_, reservation) = balancer.pick(&store, 0, random, ASK).unwrap();
+            assert_eq!(reservation.endpoint(), stays);
+            held.push(reservation);
+        }
+        assert_eq!(balancer.totals(&store)[&leaves].requests, 2);
+        balancer.adopt(0, &found);
+        let (_, reservation) = balancer.pick(&store, 0, 0, ASK).unwrap();
+        assert_eq!(reservation.endpoint(), leaves, "it carries 2, the other 5");
+        held.push(reservation);
+        for reservation in held {
+            balancer.complete(&store, 0, reservation);
+        }
+        let totals = balancer.totals(&store);
+        assert!(totals.values().all(Load::is_zero), "{totals:?}");
+    }
+}
