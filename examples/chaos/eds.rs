@@ -160,7 +160,9 @@ fn response(members: &[(SocketAddr, Health)], version: u64) -> Value {
         .iter()
         .map(|(member, health)| {
             let mut entry = endpoint(*member);
-            entry["health_status"] = json!(health.name());
+            if let Some(fields) = entry.as_object_mut() {
+                fields.insert("health_status".to_owned(), json!(health.name()));
+            }
             entry
         })
         .collect();

@@ -14,7 +14,6 @@ mod gauges;
 mod load;
 mod outcome;
 #[path = "../figures/process.rs"]
-#[allow(dead_code)] // The figures use the rest.
 mod process;
 mod proxy;
 mod replica;

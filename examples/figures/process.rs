@@ -1,5 +1,8 @@
 //! Other processes, and this one's threads, as Linux shows them under `/proc`.
 
+// Each user takes a part of it.
+#![allow(dead_code)]
+
 use std::fs;
 use std::process::{Command, Stdio};
 

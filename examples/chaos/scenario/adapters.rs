@@ -81,7 +81,8 @@ async fn ask<'a>(client: &HttpClient, number: usize, model: &'a str) -> Answer<'
         "max_tokens": 1,
     });
     let answer = client.send(Call::chat(&body)).await;
-    let served = answer.is_ok_and(|answer| answer.status == 200 && answer.json()["model"] == model);
+    let is_of = |body: serde_json::Value| body.get("model").is_some_and(|name| name == model);
+    let served = answer.is_ok_and(|answer| answer.status == 200 && is_of(answer.json()));
     if served {
         Answer::Right(model)
     } else {

@@ -78,7 +78,7 @@ pub async fn run(context: &Context) -> Result {
 
 fn every_eighth_long(number: u32) -> Twist {
     Twist {
-        output_tokens: (number % 8 == 0).then_some(LONG_TOKENS),
+        output_tokens: number.is_multiple_of(8).then_some(LONG_TOKENS),
         ..Twist::NONE
     }
 }

@@ -52,8 +52,8 @@ pub async fn run(context: &Context) -> Result {
 
 /// As OpenAI's errors are.
 fn says_why(body: &Value) -> bool {
-    let error = body.get("error");
-    error.is_some_and(|error| error["message"].is_string() && error["type"].is_string())
+    let is_said = |field: &str| body.pointer(field).is_some_and(Value::is_string);
+    is_said("/error/message") && is_said("/error/type")
 }
 
 async fn answers(
