@@ -1,15 +1,18 @@
 //! Envoy with the filter in front of what a scenario has for endpoints.
 
 use crate::eds::Eds;
-use crate::gauges::Gauges;
+use crate::gauges::{self, Gauges};
 use crate::load::{Load, Order};
+use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::envoy::EnvoyProcess;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How the gauges may lag behind the last answer.
+/// For the filter to hear of its first members.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long the gauges may lag behind the last answer.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// How Envoy and the filter are set up.
@@ -57,10 +60,21 @@ impl Front {
         Self::start(setup, config).await
     }
 
-    /// In front of the members in a file, for which the filter asks every `interval_ms`.
+    /// In front of the members in a file, for which the filter asks every `interval_ms`. Returns when
+    /// it knows of any: an Envoy that has just started does not, for a moment.
     pub async fn discovered(setup: &Setup, eds: &Eds, interval_ms: u32) -> Result<Self, String> {
         let config = EnvoyConfig::shipped(setup.mode)?;
-        Self::start(setup, eds.applied(config, setup.mode, interval_ms)?).await
+        let config = eds.applied(config, setup.mode, interval_ms)?;
+        let front = Self::start(setup, config).await?;
+        let begun = Instant::now();
+        let client = HttpClient::new(front.listener(), Protocol::Http1);
+        while client.send(Call::get("/version")).await?.status != 200 {
+            if begun.elapsed() > START_LIMIT {
+                return Err(format!("no members are found in {START_LIMIT:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(front)
     }
 
     async fn start(setup: &Setup, config: EnvoyConfig) -> Result<Self, String> {
@@ -91,7 +105,8 @@ impl Front {
     pub async fn inflight_at_end(&self) -> Result<f64, String> {
         let begun = Instant::now();
         loop {
-            let left = crate::gauges::look(self.envoy.admin).await?.sum;
+            let look = gauges::look(self.envoy.admin).await?;
+            let left = look.ok_or("the filter has no in-flight gauges")?.sum;
             if left == 0.0 || begun.elapsed() > SETTLE {
                 return Ok(left);
             }

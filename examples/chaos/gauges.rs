@@ -45,7 +45,7 @@ impl Gauges {
         let looks = tokio::spawn(async move {
             let mut seen = Seen::default();
             while !*stopped.borrow() {
-                let look = look(admin).await?;
+                let look = look(admin).await?.unwrap_or_default();
                 seen.looks += 1;
                 seen.busy += usize::from(look.sum > 0.0);
                 seen.negative += look.negative;
@@ -70,28 +70,28 @@ impl Gauges {
     }
 }
 
-/// One look.
+/// One look; `None` if there are no such gauges yet.
 ///
 /// # Errors
-/// Envoy did not answer, or has no such gauges.
-pub async fn look(admin: SocketAddr) -> Result<Look, String> {
+/// Envoy did not answer.
+pub async fn look(admin: SocketAddr) -> Result<Option<Look>, String> {
     let client = HttpClient::new(admin, Protocol::Http1);
     let call = Call::get("/stats/prometheus?filter=warmroute_inflight");
-    of(&Stats::parse(&client.send(call).await?.text()))
+    Ok(of(&Stats::parse(&client.send(call).await?.text())))
 }
 
-fn of(stats: &Stats) -> Result<Look, String> {
+fn of(stats: &Stats) -> Option<Look> {
     let mut look = Look::default();
     for name in INFLIGHT {
         if !stats.has(name) {
-            return Err(format!("there is no metric {name}"));
+            return None;
         }
         for sample in stats.samples(name, &[]) {
             look.sum += sample.value;
             look.negative += usize::from(sample.value < 0.0 || sample.value >= WRAPPED);
         }
     }
-    Ok(look)
+    Some(look)
 }
 
 #[cfg(test)]
@@ -106,11 +106,11 @@ mod tests {
         };
         let look = |value| of(&Stats::parse(&page(value)));
         let none = Look::default();
-        assert_eq!(look("0"), Ok(none));
-        assert_eq!(look("2"), Ok(Look { sum: 6.0, ..none }));
+        assert_eq!(look("0"), Some(none));
+        assert_eq!(look("2"), Some(Look { sum: 6.0, ..none }));
         for below in ["18446744073709551615", "-1"] {
-            assert_eq!(look(below).map(|look| look.negative), Ok(3));
+            assert_eq!(look(below).map(|look| look.negative), Some(3));
         }
-        assert!(of(&Stats::default()).is_err());
+        assert_eq!(of(&Stats::default()), None);
     }
 }

@@ -3,6 +3,7 @@
 use crate::event::{Stream, Usage, excerpt};
 use crate::support::check::decided;
 use crate::support::client::{Call, HttpClient, Streaming};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How a request ended.
@@ -125,13 +126,20 @@ pub fn count(all: &[Outcome], wanted: impl Fn(&Outcome) -> bool) -> usize {
     all.iter().filter(|outcome| wanted(outcome)).count()
 }
 
-/// Those that did not end as they were meant to, in a few words for the log: how many of each kind.
+/// Those that did not end as they were meant to, in a few words for the log: of each kind and first
+/// choice how many, and when they were due.
 pub fn complaints(all: &[Outcome]) -> Vec<String> {
-    let mut kinds = std::collections::BTreeMap::<String, usize>::new();
+    let mut kinds = BTreeMap::<String, Vec<Duration>>::new();
     for outcome in all.iter().filter(|outcome| !outcome.is_as_meant()) {
-        *kinds.entry(format!("{:?}", outcome.end)).or_default() += 1;
+        let kind = format!("{:?}, picked {:?}", outcome.end, outcome.picked);
+        kinds.entry(kind).or_default().push(outcome.due);
     }
-    let line = |(kind, count)| format!("{count} × {kind}");
+    let line = |(kind, mut due): (String, Vec<Duration>)| {
+        due.sort_unstable();
+        let ends = [due.first(), due.last()].map(|due| due.copied().unwrap_or_default());
+        let [first_s, last_s] = ends.map(|due| due.as_secs_f64());
+        format!("{} × {kind}, due {first_s:.2} to {last_s:.2} s", due.len())
+    };
     kinds.into_iter().map(line).collect()
 }
 

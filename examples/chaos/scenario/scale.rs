@@ -10,6 +10,7 @@ use crate::load::Order;
 use crate::outcome::{Outcome, count, hit_rate};
 use crate::replica::{Kind, Replica, addresses};
 use crate::support::config::Mode;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const SPEED: f64 = 5.0;
@@ -59,7 +60,7 @@ pub async fn run(context: &Context) -> Result {
     let end = load.elapsed();
     let all = load.finish(DRAIN_LIMIT).await?;
     tell("scale", &all);
-    let used: std::collections::BTreeSet<_> = all.iter().map(|one| &one.endpoint).collect();
+    let used: BTreeSet<_> = all.iter().map(|one| &one.endpoint).collect();
     let up_s = recovery_s(&all, grown, shrunk);
     let down_s = recovery_s(&all, shrunk, end);
     Ok(vec![
