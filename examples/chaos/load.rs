@@ -217,7 +217,7 @@ impl Sender {
 }
 
 /// Returns once it is true; never if nobody can set it any more.
-async fn turns_true(flag: &mut watch::Receiver<bool>) {
+pub async fn turns_true(flag: &mut watch::Receiver<bool>) {
     if flag.wait_for(|flag| *flag).await.is_err() {
         std::future::pending::<()>().await;
     }

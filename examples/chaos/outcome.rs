@@ -69,9 +69,10 @@ impl Outcome {
     }
 
     /// Whether it failed though no answer had begun, so that another endpoint could have served it.
+    /// Whom every engine would refuse, nobody could.
     pub fn is_failed_unstarted(&self) -> bool {
         let is_unstarted = matches!(self.end, End::Status(_) | End::Unanswered(_) | End::Hung);
-        is_unstarted && !self.is_as_meant()
+        is_unstarted && self.meant != 429 && !self.is_as_meant()
     }
 
     /// Sends `call` and reads the whole answer; the request was due at `due`.
@@ -184,6 +185,8 @@ mod tests {
             (200, End::Status(503), false, true),
             (503, End::Status(503), true, false),
             (400, End::Good, false, false),
+            (400, End::Status(503), false, true),
+            (429, End::Status(503), false, false),
             (200, End::Unanswered(String::new()), false, true),
             (200, End::Hung, false, true),
             (200, End::Broken(String::new()), false, false),

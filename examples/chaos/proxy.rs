@@ -1,5 +1,6 @@
 //! Endpoints that are black holes: they take whatever comes, and say nothing.
 
+use crate::load::turns_true;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::copy_bidirectional;
@@ -64,13 +65,7 @@ async fn forward(mut client: TcpStream, replica: SocketAddr, mut silent: watch::
     tokio::select! {
         // A connection that ends badly has ended all the same.
         _ = copy_bidirectional(&mut client, &mut server) => {}
-        () = falls_silent(&mut silent) => std::future::pending().await,
-    }
-}
-
-async fn falls_silent(silent: &mut watch::Receiver<bool>) {
-    if silent.wait_for(|silent| *silent).await.is_err() {
-        std::future::pending::<()>().await;
+        () = turns_true(&mut silent) => std::future::pending().await,
     }
 }
 

@@ -50,6 +50,7 @@ pub async fn soak(context: &Context, minutes: u64) -> Result {
     let seen = gauges.seen().await?;
     tell("soak", &all);
     let is_broken = |one: &Outcome| matches!(one.end, End::Broken(_));
+    let is_odd = |one: &Outcome| matches!(one.end, End::Status(_)) && !one.is_as_meant();
     let is_truncated = |one: &Outcome| matches!(one.end, End::Truncated(_));
     Ok(vec![
         Measured::new(
@@ -68,6 +69,7 @@ pub async fn soak(context: &Context, minutes: u64) -> Result {
             count(&all, Outcome::is_failed_unstarted),
         ),
         Measured::none("soak_truncated_streams", count(&all, is_truncated)),
+        Measured::told("soak_other_statuses", count(&all, is_odd) as f64),
         Measured::told("soak_broken_streams", count(&all, is_broken) as f64),
         Measured::told("soak_requests", all.len() as f64),
     ])
