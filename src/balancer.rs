@@ -3,6 +3,7 @@
 mod engines;
 mod learning;
 mod members;
+mod saturation;
 mod serving;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use self::engines::{Outages, Seen};
-use crate::config::{Config, KeySource, PoolConfig};
+use crate::config::{Config, KeySource, PoolConfig, Saturation};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
@@ -33,6 +34,8 @@ pub struct Ask<'a> {
     pub blocks: &'a [u64],
     /// What it is expected to cost.
     pub cost: Load,
+    /// Of the limits of `saturation`, how much its priority may use, in thousandths.
+    pub share_permille: u32,
 }
 
 /// Where a request goes, and everything that led to it.
@@ -305,6 +308,7 @@ impl Balancer {
             })
             .collect();
         let moment = (now_ms, random);
+        let limits = self.config.saturation.as_ref();
         let mut decided = Err(NOBODY);
         let reservation = self.ledger.reserve(
             store,
@@ -312,7 +316,7 @@ impl Balancer {
             state.counter(ask.model),
             &state.ids,
             |carried, sequence| {
-                decided = decide(state, &ask, carried, &known, sequence, moment);
+                decided = decide(state, limits, &ask, carried, &known, sequence, moment);
                 let decision = decided.as_ref().ok()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
@@ -388,6 +392,7 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
 /// Everybody's candidates, through the stages that leave out who may not be picked, to the policy.
 fn decide(
     state: &PoolState,
+    limits: Option<&Saturation>,
     ask: &Ask<'_>,
     carried: &[Carried],
     known: &[Known],
@@ -396,6 +401,9 @@ fn decide(
 ) -> Result<Decision, Refusal> {
     let mut candidates = all_candidates(state, carried, known, now_ms);
     serving::keep(&mut candidates, &state.config.pool, ask.model)?;
+    if let Some(limits) = limits {
+        saturation::keep(&mut candidates, limits, ask.share_permille)?;
+    }
     let view = View {
         pool: &state.config.pool,
         candidates: &candidates,

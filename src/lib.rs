@@ -37,6 +37,7 @@
 //!     key: routing_key(model, &request.prompt),
 //!     blocks: &blocks,
 //!     cost: balancer.config().tokens.estimate(&request, None),
+//!     share_permille: 1_000,
 //! };
 //! let (now_ms, random) = (1_000, 42);
 //! let (decision, mut reservation) = balancer.pick(&store, now_ms, random, ask)?;

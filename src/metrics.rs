@@ -294,6 +294,7 @@ fn failure_name(failure: Failure) -> &'static str {
         Failure::Overloaded => "overloaded",
         Failure::BrokenStream => "broken_stream",
         Failure::StreamError => "stream_error",
+        Failure::Replaced => "replaced",
     }
 }
 

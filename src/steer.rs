@@ -6,6 +6,10 @@ use crate::config::SteeringMode;
 pub const ORIGINAL_DST_HEADER: &str = "x-envoy-original-dst-host";
 /// Header that the shipped `override_host` clusters obey.
 pub const OVERRIDE_HOST_HEADER: &str = "x-gateway-destination-endpoint";
+/// Header that the second cluster of the shipped composite cluster obeys.
+pub const NEXT_DST_HEADER: &str = "x-warmroute-next-dst";
+/// Request header by which Envoy's router retries no oftener; it does not reach the endpoint.
+pub const MAX_RETRIES_HEADER: &str = "x-envoy-max-retries";
 /// Filter state that an `ORIGINAL_DST` cluster obeys before anything else.
 pub const ORIGINAL_DST_FILTER_STATE: &str = "envoy.network.transport_socket.original_dst_address";
 
@@ -18,6 +22,13 @@ pub enum Steer {
         name: &'static str,
         /// Its only value.
         value: String,
+    },
+    /// Replace every copy of [`ORIGINAL_DST_HEADER`] and of [`NEXT_DST_HEADER`].
+    Headers {
+        /// The only value of the first.
+        first: String,
+        /// The only value of the second; without one, no copy of it may stay.
+        next: Option<String>,
     },
     /// Set [`ORIGINAL_DST_FILTER_STATE`].
     FilterState {
@@ -39,15 +50,27 @@ pub fn instruction(mode: SteeringMode, ranked: &[&str]) -> Option<Steer> {
             name: OVERRIDE_HOST_HEADER,
             value: ranked.join(","),
         },
+        SteeringMode::Composite => Steer::Headers {
+            first,
+            next: ranked.get(1).map(|next| (*next).to_owned()),
+        },
     })
 }
 
-/// Request header whose client-supplied copies must not survive where nothing replaces them. With
+/// How often Envoy may retry, if less often than usual: no endpoint is tried that was not ranked, and where
+/// one alone is left, as when all others are overloaded, none is tried again.
+pub fn max_retries(mode: SteeringMode, ranked: usize) -> Option<usize> {
+    let others = ranked.saturating_sub(1);
+    (others < mode.retries()).then_some(others)
+}
+
+/// Request headers whose client-supplied copies must not survive where nothing replaces them. With
 /// filter state no header steers, unless the cluster is set up to obey one all the same.
-pub fn forbidden_header(mode: SteeringMode) -> &'static str {
+pub fn forbidden_headers(mode: SteeringMode) -> &'static [&'static str] {
     match mode {
-        SteeringMode::OriginalDst | SteeringMode::FilterState => ORIGINAL_DST_HEADER,
-        SteeringMode::OverrideHost => OVERRIDE_HOST_HEADER,
+        SteeringMode::OriginalDst | SteeringMode::FilterState => &[ORIGINAL_DST_HEADER],
+        SteeringMode::OverrideHost => &[OVERRIDE_HOST_HEADER],
+        SteeringMode::Composite => &[ORIGINAL_DST_HEADER, NEXT_DST_HEADER],
     }
 }
 
@@ -124,6 +147,30 @@ mod tests {
                 value: "10.0.0.1:80".into()
             })
         );
+        let both = |next: Option<&str>| {
+            Some(Steer::Headers {
+                first: "10.0.0.1:80".into(),
+                next: next.map(str::to_owned),
+            })
+        };
+        assert_eq!(
+            instruction(SteeringMode::Composite, &ranked),
+            both(Some("[::1]:80"))
+        );
+        assert_eq!(
+            instruction(SteeringMode::Composite, &ranked[..1]),
+            both(None)
+        );
         assert_eq!(instruction(SteeringMode::OriginalDst, &[]), None);
+    }
+
+    #[test]
+    fn no_more_retries_than_ranked_endpoints() {
+        for (ranked, expected) in [(1, Some(0)), (2, Some(1)), (3, None)] {
+            assert_eq!(max_retries(SteeringMode::OverrideHost, ranked), expected);
+        }
+        assert_eq!(max_retries(SteeringMode::Composite, 1), Some(0));
+        assert_eq!(max_retries(SteeringMode::Composite, 3), None);
+        assert_eq!(max_retries(SteeringMode::OriginalDst, 1), None);
     }
 }

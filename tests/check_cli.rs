@@ -124,6 +124,7 @@ fn every_shipped_file_passes_without_a_warning() {
         "envoy/original_dst.yaml",
         "envoy/filter_state.yaml",
         "envoy/override_host.yaml",
+        "envoy/composite.yaml",
         "examples/istio/envoyfilter.yaml",
         "examples/istio/wasmplugin.yaml",
     ]);
@@ -133,6 +134,7 @@ fn every_shipped_file_passes_without_a_warning() {
             format!("envoy/original_dst.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, original_dst"),
             format!("envoy/filter_state.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, filter_state"),
             format!("envoy/override_host.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, override_host"),
+            format!("envoy/composite.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, composite"),
             "examples/istio/envoyfilter.yaml: spec.configPatches[0].patch.value: ok: 2 endpoints in 1 pool, expected_latency, original_dst".into(),
             "examples/istio/wasmplugin.yaml: document 1, spec: ok: 2 endpoints in 1 pool, consistent_hash, original_dst".into(),
         ]
@@ -156,6 +158,7 @@ fn the_list_of_shipped_files_is_whole() {
     assert_eq!(
         yaml("envoy"),
         [
+            "composite.yaml",
             "filter_state.yaml",
             "original_dst.yaml",
             "override_host.yaml",

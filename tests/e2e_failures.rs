@@ -17,7 +17,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, seen, unharmed};
+use support::check::{
+    CASE_HEADER, SETTLE, at_rest, becomes, decided, inflight_becomes, seen, unharmed,
+};
 use support::client::{Answer, Call, HttpClient, Protocol, Streaming, in_time};
 use support::config::{EnvoyConfig, Mode, set};
 use support::fleet::{Fleet, FleetOptions};
@@ -28,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 const CHAT: &str = "/v1/chat/completions";
 const ORIGINAL_DST: &str = "x-envoy-original-dst-host";
 const OVERRIDE: &str = "x-gateway-destination-endpoint";
+const NEXT_DST: &str = "x-warmroute-next-dst";
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 
 fn options(mode: Mode, workers: u32) -> FleetOptions {
@@ -98,6 +101,22 @@ impl Blamed {
         }
         counted.0.retain(|_, count| *count != 0.0);
         counted
+    }
+
+    /// All that Envoy tried, where it tries the next one: those before the last were given up.
+    async fn tried(&mut self, mode: Mode, fleet: &Fleet, answer: &Answer, kind: &'static str) {
+        let ranked = decided(&answer.headers, "ranked");
+        let ranked: Vec<&str> = ranked.split('|').collect();
+        let attempts = match mode {
+            Mode::OverrideHost => 3,
+            Mode::Composite => 2,
+            _ => 1,
+        };
+        for given_up in &ranked[..attempts - 1] {
+            let replaced = (given_up.to_string(), "replaced".into());
+            *self.0.entry(replaced).or_default() += 1.0;
+        }
+        self.one(fleet, ranked[attempts - 1], kind).await;
     }
 
     async fn nobody_else(&self, fleet: &Fleet) {
@@ -288,22 +307,6 @@ async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
     unharmed(&mut fleet).await;
 }
 
-async fn inflight_becomes(fleet: &Fleet, labels: &[(&str, &str)], wanted: f64) {
-    let begun = Instant::now();
-    loop {
-        let stats = fleet.stats_now().await;
-        let now = stats.metric("warmroute_inflight_requests", labels);
-        if now == wanted {
-            return;
-        }
-        assert!(
-            begun.elapsed() < SETTLE,
-            "{now} in flight {labels:?}, not {wanted}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_dead_endpoint_is_a_503_where_there_is_no_failover() {
     for mode in [Mode::OriginalDst, Mode::FilterState] {
@@ -411,9 +414,7 @@ async fn broken_streams(mode: Mode, workers: u32) {
         // Before any response, the client gets Envoy's 503.
         let answer = client.send(faulty(7, true, "reset=headers")).await.unwrap();
         assert_eq!(answer.status, 503, "{}", answer.text());
-        blamed
-            .one(&fleet, &decided(&answer.headers, "endpoint"), "unreachable")
-            .await;
+        blamed.tried(mode, &fleet, &answer, "unreachable").await;
     }
     blamed.nobody_else(&fleet).await;
     unharmed(&mut fleet).await;
@@ -472,16 +473,25 @@ async fn answers_pass(mode: Mode, workers: u32) {
             let direct = HttpClient::new(fleet.mocks[0].addr(), Protocol::Http1);
             let direct = direct.send(faulty(3, stream, fault)).await.unwrap();
             same(&answer, &direct, fault);
-            if let Some(kind) = kind {
-                let endpoint = decided(&answer.headers, "endpoint");
-                blamed.one(&fleet, &endpoint, kind).await;
+            match kind {
+                // What may succeed elsewhere is tried there; here it fails everywhere.
+                Some("overloaded") => blamed.tried(mode, &fleet, &answer, "overloaded").await,
+                Some(kind) => {
+                    let endpoint = decided(&answer.headers, "endpoint");
+                    blamed.one(&fleet, &endpoint, kind).await;
+                }
+                None => {}
             }
         }
     }
-    // Nothing was tried a second time.
+    let retries = match mode {
+        Mode::OverrideHost => 8.0,
+        Mode::Composite => 4.0,
+        _ => 0.0,
+    };
     assert_eq!(
         at_rest(&fleet).await.metric("warmroute_retries_total", &[]),
-        0.0
+        retries
     );
     blamed.nobody_else(&fleet).await;
     unharmed(&mut fleet).await;
@@ -774,7 +784,7 @@ fn wishes(to: &str, case: &str) -> Vec<Call> {
         ]
     };
     let mut calls = Vec::new();
-    for name in [ORIGINAL_DST, OVERRIDE] {
+    for name in [ORIGINAL_DST, OVERRIDE, NEXT_DST] {
         for value in [to.to_owned(), format!("{to},{to}"), format!(" {to} , {to}")] {
             calls.extend(starts().map(|call| call.header(name, &value)));
         }
@@ -788,7 +798,7 @@ fn wishes(to: &str, case: &str) -> Vec<Call> {
         ]
     };
     let to: &'static str = to.to_owned().leak();
-    for name in [ORIGINAL_DST, OVERRIDE] {
+    for name in [ORIGINAL_DST, OVERRIDE, NEXT_DST] {
         let call = Call::trickle(CHAT, halves(), Duration::from_millis(5));
         calls.push(call.trailer(name, to).header(name, to));
     }
@@ -870,17 +880,22 @@ async fn clients_cannot_steer(mode: Mode, other_paths: &str, adjust: fn(&mut Env
 
 /// What came out at the other side: at most one steering header, and it is ours.
 fn steering_headers_name_members(fleet: &Fleet, mode: Mode) {
-    let (ours, most) = match mode {
-        Mode::OriginalDst => (ORIGINAL_DST, 1),
-        Mode::OverrideHost => (OVERRIDE, 1),
+    let (ours, most): (&[&str], usize) = match mode {
+        Mode::OriginalDst => (&[ORIGINAL_DST], 1),
+        Mode::OverrideHost => (&[OVERRIDE], 1),
+        Mode::Composite => (&[ORIGINAL_DST, NEXT_DST], 1),
         // No header steers, and none that could is left.
-        Mode::FilterState | Mode::Plain => (ORIGINAL_DST, 0),
+        Mode::FilterState | Mode::Plain => (&[ORIGINAL_DST], 0),
     };
-    for (_, request) in seen(fleet, "wish") {
+    let requests = seen(fleet, "wish");
+    for (name, (_, request)) in ours.iter().flat_map(|name| {
+        let requests = requests.iter();
+        requests.map(move |request| (name, request))
+    }) {
         let copies: Vec<_> = request
             .headers
             .iter()
-            .filter(|(name, _)| name == ours)
+            .filter(|(header, _)| header == name)
             .collect();
         assert!(copies.len() <= most, "{copies:?}");
         for (_, value) in copies {
@@ -906,7 +921,7 @@ fn chats_went_home(fleet: &Fleet, home: &str) {
         count += 1;
     }
     // For each target, in mixed case and over each protocol.
-    assert_eq!(count, 3 * (1 + 2 * 11), "chats that arrived");
+    assert_eq!(count, 3 * (1 + 2 * 16), "chats that arrived");
 }
 
 /// `name: mode, Envoy's own removal when all paths are picked for, and when the others pass`.
@@ -928,6 +943,9 @@ clients_cannot_steer! {
         OriginalDst, without_early_mutation, without_early_mutation;
     clients_cannot_steer_filter_state: FilterState, shipped, without_early_mutation;
     clients_cannot_steer_override_host: OverrideHost, shipped, shipped;
+    clients_cannot_steer_composite: Composite, shipped, shipped;
+    clients_cannot_steer_past_the_filter_alone_composite:
+        Composite, without_early_mutation, without_early_mutation;
     clients_cannot_steer_past_the_filter_alone_override_host:
         OverrideHost, without_early_mutation, without_early_mutation;
 }

@@ -136,6 +136,16 @@ async fn override_host_with_four_workers() {
 }
 
 #[tokio::test]
+async fn composite_with_one_worker() {
+    smoke(Mode::Composite, 1).await;
+}
+
+#[tokio::test]
+async fn composite_with_four_workers() {
+    smoke(Mode::Composite, 4).await;
+}
+
+#[tokio::test]
 async fn plain_envoy_carries_a_chat_too() {
     let fleet = Fleet::start(FleetOptions::new(Mode::Plain, 1, 2)).await;
     let answer = fleet
@@ -201,6 +211,7 @@ fn envoy_accepts_every_shipped_configuration() {
         Mode::OriginalDst,
         Mode::FilterState,
         Mode::OverrideHost,
+        Mode::Composite,
         Mode::Plain,
     ] {
         if let Err(why) = validate(&mode.file()) {

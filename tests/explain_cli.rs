@@ -72,6 +72,7 @@ fn accounts(config: &str, picks: u64) -> Vec<String> {
                 decode_tokens: 100,
                 context_tokens: 2_100,
             },
+            share_permille: 1_000,
         };
         let picked = balancer.pick(&store, 1_000, number, ask);
         let (decision, reservation) = picked.unwrap();

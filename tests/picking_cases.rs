@@ -96,6 +96,7 @@ impl Envoy {
             key: blocks.last().copied(),
             blocks: &blocks,
             cost: prompt.cost(),
+            share_permille: 1_000,
         };
         let balancer = &mut self.workers[worker];
         let picked = balancer.pick(&self.store, NOW_MS, self.random.bits(), ask);
@@ -222,6 +223,7 @@ fn a4_who_leaves_and_comes_back_ends_at_zero() {
                 key: Some(turn),
                 blocks: &blocks,
                 cost: alone(turn, 8).cost(),
+                share_permille: 1_000,
             };
             balancer.pick(&store, NOW_MS, turn, ask).unwrap()
         };

@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
 
@@ -146,6 +147,8 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "saturation",
+        "saturation.priority",
         "explain",
     ];
     let mut known = BTreeSet::new();
@@ -206,7 +209,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 29);
+    assert_eq!(checked, 30);
 }
 
 #[test]
@@ -224,7 +227,9 @@ fn what_is_required_is_missed() {
             "endpoints[].address",
             "pools[].name",
             "pools[].endpoints",
-            "scrape.cluster"
+            "scrape.cluster",
+            "saturation.priority.header",
+            "saturation.priority.shares",
         ]
     );
     for key in required {
@@ -273,7 +278,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 16);
+    assert_eq!(checked, 21);
 }
 
 #[test]

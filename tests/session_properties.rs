@@ -24,7 +24,7 @@ use warmroute::session::{Effects, Event, Flow, Input, Moment, Rest, Session, Str
 use warmroute::state::ledger::SLOT_TTL_MS;
 use warmroute::state::memory::MemoryStore;
 use warmroute::state::{Store, StoreError, Version};
-use warmroute::steer::{ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
+use warmroute::steer::{NEXT_DST_HEADER, ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
 use warmroute::tokens::ResponseReader;
 
 const STREAMS: usize = 6;
@@ -327,9 +327,7 @@ impl Stream {
             Happening::ResponseHeaders(_) => {
                 let served = self.script.upstream.clone().unwrap_or_default();
                 let served = String::from_utf8(served).unwrap_or_default();
-                if config.steering == SteeringMode::OverrideHost
-                    && members(config, &held.pool).contains(&served)
-                {
+                if config.steering.retries() > 0 && members(config, &held.pool).contains(&served) {
                     held.endpoint = served;
                 }
             }
@@ -400,6 +398,7 @@ impl Stream {
         let outcome = Replay::new(config).outcome(&account);
         prop_assert_eq!(&outcome, &Ok(Outcome::logged(&account)), "{}", line);
         let pool = account.pool;
+        let both;
         let list = match (config.steering, steer) {
             (SteeringMode::OriginalDst, Steer::Header { name, value }) => {
                 prop_assert_eq!(*name, ORIGINAL_DST_HEADER);
@@ -411,6 +410,10 @@ impl Stream {
                 value
             }
             (SteeringMode::FilterState, Steer::FilterState { value }) => value,
+            (SteeringMode::Composite, Steer::Headers { first, next }) => {
+                both = [Some(first.as_str()), next.as_deref()];
+                &both.iter().flatten().copied().collect::<Vec<_>>().join(",")
+            }
             (mode, steer) => panic!("{steer:?} in mode {mode:?}"),
         };
         let members = members(config, &pool);
@@ -490,7 +493,12 @@ fn configs() -> impl Strategy<Value = Vec<Rc<Config>>> {
         1..3_usize,
         any::<bool>(),
     );
-    let steering = prop::sample::select(vec!["original_dst", "filter_state", "override_host"]);
+    let steering = prop::sample::select(vec![
+        "original_dst",
+        "filter_state",
+        "override_host",
+        "composite",
+    ]);
     (steering, prop::collection::vec(one, 2), any::<bool>()).prop_map(|(steering, kinds, pass)| {
         let parsed = kinds.into_iter().map(|(main, other, from, count, others, small)| {
             let text = json!({
@@ -681,11 +689,12 @@ proptest! {
         let effects = stream.session.handle(&mut world.vms[0], &moment, Input::RequestHeaders(rest(end)));
         if effects.flow == Flow::Continue && effects.steer.is_none() {
             let expected = match config.steering {
-                SteeringMode::OriginalDst => Some(ORIGINAL_DST_HEADER),
-                SteeringMode::OverrideHost => Some(OVERRIDE_HOST_HEADER),
-                SteeringMode::FilterState => Some(ORIGINAL_DST_HEADER),
+                SteeringMode::OriginalDst => vec![ORIGINAL_DST_HEADER],
+                SteeringMode::OverrideHost => vec![OVERRIDE_HOST_HEADER],
+                SteeringMode::FilterState => vec![ORIGINAL_DST_HEADER],
+                SteeringMode::Composite => vec![ORIGINAL_DST_HEADER, NEXT_DST_HEADER],
             };
-            prop_assert_eq!(effects.remove_request_header, expected);
+            prop_assert_eq!(effects.remove_request_headers, expected);
         }
     }
 }

@@ -135,6 +135,7 @@ fn summary(config: &Config) -> String {
         SteeringMode::OriginalDst => "original_dst",
         SteeringMode::FilterState => "filter_state",
         SteeringMode::OverrideHost => "override_host",
+        SteeringMode::Composite => "composite",
     };
     format!(
         "{} in {}, {}, {steering}",

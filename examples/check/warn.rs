@@ -6,7 +6,9 @@ use serde_json::Value;
 use std::rc::Rc;
 use warmroute::balancer::Balancer;
 use warmroute::config::{Config, SteeringMode};
-use warmroute::steer::{ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, forbidden_header};
+use warmroute::steer::{
+    NEXT_DST_HEADER, ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, forbidden_headers,
+};
 
 /// Everything there is to say about one filter.
 pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Config) -> Vec<String> {
@@ -92,7 +94,14 @@ fn client_may_steer(documents: &[Value], found: &Found, config: &Config) -> Opti
         // No header is obeyed there.
         return None;
     }
-    let header = forbidden_header(config.steering);
+    let headers = forbidden_headers(config.steering).iter();
+    headers
+        .copied()
+        .find_map(|header| kept(documents, found, header))
+}
+
+/// The same for one header.
+fn kept(documents: &[Value], found: &Found, header: &str) -> Option<String> {
     let removed = |scope: &Value| {
         walk(std::slice::from_ref(scope))
             .into_iter()
@@ -154,9 +163,10 @@ fn deaf_clusters(documents: &[Value], found: &Found, config: &Config) -> Option<
     let listening: Vec<&Value> = clusters
         .into_iter()
         .filter(|cluster| match config.steering {
-            SteeringMode::OriginalDst => obeys_header(cluster),
+            SteeringMode::OriginalDst => obeys_header(cluster, ORIGINAL_DST_HEADER),
             SteeringMode::FilterState => string(cluster, &["type"]) == "ORIGINAL_DST",
             SteeringMode::OverrideHost => obeys_list(cluster),
+            SteeringMode::Composite => obeys_both(documents, cluster),
         })
         .collect();
     if listening.is_empty() {
@@ -168,6 +178,10 @@ fn deaf_clusters(documents: &[Value], found: &Found, config: &Config) -> Option<
             SteeringMode::OverrideHost => format!(
                 "no route leads to a cluster with the policy override_host that obeys \
                  {OVERRIDE_HOST_HEADER}"
+            ),
+            SteeringMode::Composite => format!(
+                "no route leads to a composite cluster of an ORIGINAL_DST cluster that obeys \
+                 {ORIGINAL_DST_HEADER} and one that obeys {NEXT_DST_HEADER}"
             ),
         });
     }
@@ -197,18 +211,35 @@ fn deaf_clusters(documents: &[Value], found: &Found, config: &Config) -> Option<
 /// The cluster of this name, wherever in the file it stands.
 fn cluster<'a>(documents: &'a [Value], name: &str) -> Option<&'a Value> {
     walk(documents).into_iter().find_map(|(_, value)| {
-        let is_cluster = get(value, "connect_timeout").is_some() || get(value, "type").is_some();
+        let is_cluster = ["connect_timeout", "type", "cluster_type"]
+            .iter()
+            .any(|key| get(value, key).is_some());
         (is_cluster && string(value, &["name"]) == name).then_some(value)
     })
 }
 
-fn obeys_header(cluster: &Value) -> bool {
+fn obeys_header(cluster: &Value, wanted: &str) -> bool {
     string(cluster, &["type"]) == "ORIGINAL_DST"
         && get(cluster, "original_dst_lb_config").is_some_and(|settings| {
-            let header = string(settings, &["http_header_name"]);
+            let header = match string(settings, &["http_header_name"]) {
+                "" => ORIGINAL_DST_HEADER,
+                named => named,
+            };
             down(settings, &["use_http_header"]) == Some(&Value::Bool(true))
-                && (header.is_empty() || header.eq_ignore_ascii_case(ORIGINAL_DST_HEADER))
+                && header.eq_ignore_ascii_case(wanted)
         })
+}
+
+/// Whether the first attempt goes by the one header and the second by the other.
+fn obeys_both(documents: &[Value], composite: &Value) -> bool {
+    let entries = down(composite, &["cluster_type", "typed_config", "clusters"]);
+    let names = entries.and_then(Value::as_array).into_iter().flatten();
+    let mut members = names.map(|entry| cluster(documents, string(entry, &["name"])));
+    let mut next_obeys = |header| {
+        let member = members.next().flatten();
+        member.is_some_and(|member| obeys_header(member, header))
+    };
+    next_obeys(ORIGINAL_DST_HEADER) && next_obeys(NEXT_DST_HEADER)
 }
 
 fn obeys_list(cluster: &Value) -> bool {
@@ -226,7 +257,7 @@ fn scrape_cluster(documents: &[Value], config: &Config) -> Option<String> {
             "scrape.cluster: there is no cluster `{name}` in this file"
         ));
     };
-    (!obeys_header(cluster)).then(|| {
+    (!obeys_header(cluster, ORIGINAL_DST_HEADER)).then(|| {
         format!(
             "scrape.cluster: `{name}` is not an ORIGINAL_DST cluster that obeys {ORIGINAL_DST_HEADER}"
         )

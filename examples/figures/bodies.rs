@@ -12,7 +12,7 @@ use crate::support::fleet::Fleet;
 pub async fn measure() -> Result<Vec<Figure>, String> {
     let samples = samples::all();
     let (mut sent, mut mismatches) = (0, 0);
-    for (mode, workers) in Mode::STEERING.into_iter().zip([1, 4, 4]) {
+    for (mode, workers) in Mode::STEERING.into_iter().zip([1, 4, 4, 4]) {
         let fleet = Fleet::try_start(explained(mode, workers, 2)).await?;
         for protocol in Protocol::ALL {
             let client = fleet.client(protocol);

@@ -209,6 +209,7 @@ fn habit(contender: &Contender, short: u32) -> Result<Habit, String> {
             key: Some(key),
             blocks: &short_blocks(1_000_000 + trial),
             cost: short_cost(),
+            share_permille: 1_000,
         };
         let picked = balancer.pick(&store, 1_000, random.bits(), ask);
         let (decision, reservation) = picked.map_err(|refusal| refusal.to_string())?;
@@ -249,6 +250,7 @@ fn prompts_at_home_on_a() -> Result<Vec<u64>, String> {
             key: Some(key),
             blocks: &[],
             cost: short_cost(),
+            share_permille: 1_000,
         };
         let picked = idle.pick(&store, 1_000, 0, ask);
         let (decision, reservation) = picked.map_err(|refusal| refusal.to_string())?;

@@ -65,6 +65,7 @@ fn decided(config: &Config, view: &View<'_>) -> (Ranking, String) {
         key: view.key,
         blocks: view.blocks,
         cost: view.cost,
+        share_permille: 1_000,
     };
     (ranking, line(&balancer, &ask, view.random, &decision))
 }
@@ -153,6 +154,7 @@ fn what_the_balancer_picked_is_picked_again() {
                 decode_tokens: 200,
                 context_tokens: 2_800 + turn,
             },
+            share_permille: 1_000,
         };
         let random = turn.wrapping_mul(0x1234_5678_9abc_def1);
         let (decision, reservation) = balancer.pick(&store, 1_000, random, ask).unwrap();

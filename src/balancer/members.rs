@@ -50,6 +50,7 @@ mod tests {
             decode_tokens: 50,
             context_tokens: 150,
         },
+        share_permille: 1_000,
     };
 
     fn endpoint(address: &str) -> Endpoint {

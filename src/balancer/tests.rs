@@ -21,6 +21,7 @@ fn ask(pool: usize) -> Ask<'static> {
             decode_tokens: 50,
             ..Load::default()
         },
+        share_permille: 1_000,
     }
 }
 

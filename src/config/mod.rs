@@ -7,6 +7,9 @@
 mod policy;
 mod pools;
 mod raw;
+mod saturation;
+
+pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
 
@@ -65,6 +68,21 @@ pub enum SteeringMode {
     FilterState,
     /// Ranked list in `x-gateway-destination-endpoint`, for the `override_host` policy.
     OverrideHost,
+    /// `x-envoy-original-dst-host` and `x-warmroute-next-dst`, for a composite cluster of two
+    /// `ORIGINAL_DST` clusters: the second takes the retry.
+    Composite,
+}
+
+impl SteeringMode {
+    /// Retries that the shipped configuration of this mode has: each goes to another endpoint. 0 where all
+    /// attempts would go to the same one.
+    pub fn retries(self) -> usize {
+        match self {
+            Self::OriginalDst | Self::FilterState => 0,
+            Self::OverrideHost => 2,
+            Self::Composite => 1,
+        }
+    }
 }
 
 /// Where a `consistent_hash` policy looks for the routing key.
@@ -157,6 +175,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// How much an endpoint may carry; absent: there is no limit.
+    pub saturation: Option<Saturation>,
     /// Where Decisions are shown.
     pub explain: Explain,
     /// Requests that are not inference calls.
@@ -192,6 +212,7 @@ impl Config {
             tokens,
             hold,
             scrape,
+            saturation,
             explain,
             other_paths,
         } = raw;
@@ -244,6 +265,7 @@ impl Config {
                 raw::Steering::OriginalDst => SteeringMode::OriginalDst,
                 raw::Steering::FilterState => SteeringMode::FilterState,
                 raw::Steering::OverrideHost => SteeringMode::OverrideHost,
+                raw::Steering::Composite => SteeringMode::Composite,
             },
             pools,
             scan: ScanOptions {
@@ -269,6 +291,7 @@ impl Config {
                 60_000,
             )?),
             scrape: scrape.map(scrape_of).transpose()?,
+            saturation: saturation.map(saturation::saturation_of).transpose()?,
             explain: Explain {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),

@@ -53,6 +53,7 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
@@ -66,6 +67,7 @@ pub(super) enum Steering {
     OriginalDst,
     FilterState,
     OverrideHost,
+    Composite,
 }
 
 #[derive(serde::Deserialize)]

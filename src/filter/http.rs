@@ -10,7 +10,10 @@ use super::host::{self, Buffer, Headers, SharedData};
 use super::{SharedVm, Vm};
 use crate::reply::{REASON_HEADER, Reply};
 use crate::session::{Effects, Flow, Input, Moment, Rest, Session, StreamView};
-use crate::steer::{ORIGINAL_DST_FILTER_STATE, ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
+use crate::steer::{
+    MAX_RETRIES_HEADER, NEXT_DST_HEADER, ORIGINAL_DST_FILTER_STATE, ORIGINAL_DST_HEADER,
+    OVERRIDE_HOST_HEADER, Steer,
+};
 
 /// Response header that explains the Decision.
 const DECISION_HEADER: &str = "x-warmroute-decision";
@@ -69,12 +72,21 @@ pub(super) fn run(vm: &mut Vm, session: &mut Session, input: Input<'_>) -> Flow 
 }
 
 fn apply(vm: &mut Vm, effects: &Effects) {
-    if let Some(name) = effects.remove_request_header {
+    for name in effects.remove_request_headers {
         host::remove_header(Headers::Request, name);
     }
+    let set = |name, value: &str| host::set_header(Headers::Request, name, value.as_bytes());
     let steered = match &effects.steer {
-        Some(Steer::Header { name, value }) => {
-            host::set_header(Headers::Request, name, value.as_bytes())
+        Some(Steer::Header { name, value }) => set(name, value),
+        Some(Steer::Headers { first, next }) => {
+            let next_set = match next {
+                Some(next) => set(NEXT_DST_HEADER, next),
+                None => {
+                    host::remove_header(Headers::Request, NEXT_DST_HEADER);
+                    true
+                }
+            };
+            set(ORIGINAL_DST_HEADER, first) && next_set
         }
         Some(Steer::FilterState { value }) => {
             host::set_filter_state(ORIGINAL_DST_FILTER_STATE, value)
@@ -84,8 +96,12 @@ fn apply(vm: &mut Vm, effects: &Effects) {
     if !steered {
         // Without a destination of ours the client's must not stand either.
         vm.unsteered = vm.unsteered.saturating_add(1);
-        host::remove_header(Headers::Request, ORIGINAL_DST_HEADER);
-        host::remove_header(Headers::Request, OVERRIDE_HOST_HEADER);
+        for name in [ORIGINAL_DST_HEADER, NEXT_DST_HEADER, OVERRIDE_HOST_HEADER] {
+            host::remove_header(Headers::Request, name);
+        }
+    }
+    if let Some(retries) = effects.max_retries {
+        set(MAX_RETRIES_HEADER, &retries.to_string());
     }
     if let Some(line) = &effects.log_field {
         host::set_property(DECISION_PROPERTY, line.as_bytes());

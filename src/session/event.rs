@@ -73,10 +73,12 @@ pub enum Flow {
 pub struct Effects {
     /// Pass or hold.
     pub flow: Flow,
-    /// Request header to remove.
-    pub remove_request_header: Option<&'static str>,
+    /// Request headers to remove.
+    pub remove_request_headers: &'static [&'static str],
     /// Where the request goes.
     pub steer: Option<Steer>,
+    /// How often Envoy may retry at most; as its route says, if absent.
+    pub max_retries: Option<usize>,
     /// Response header to set: the explanation.
     pub response_header: Option<String>,
     /// Access-log field to set: the decision's account, from which it can be taken again.
@@ -151,6 +153,8 @@ pub enum Failure {
     BrokenStream,
     /// The engine reported an error inside a 200.
     StreamError,
+    /// Envoy gave it up and went to another endpoint; it does not tell why.
+    Replaced,
 }
 
 /// Figures of one answered request.

@@ -75,6 +75,8 @@ struct Flight {
     first_chunk_us: Option<u64>,
     /// Whom what follows is about: after a retry it says nothing of who served.
     picked: EndpointId,
+    /// Whom Envoy tries after it, in this order; empty if it tries nobody else.
+    others: Vec<EndpointId>,
     /// What the index said of the prompt.
     belief: Belief,
     /// Bytes that the engine's count of prompt tokens stands for, if it does for bytes alone.

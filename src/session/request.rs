@@ -5,7 +5,8 @@ use super::{
 };
 use crate::account;
 use crate::balancer::{Ask, Balancer, Decision};
-use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle};
+use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle, WHOLE_PERMILLE};
+use crate::endpoint::EndpointId;
 use crate::policy::PolicySpec;
 use crate::prefix::{block_keys, routing_key};
 use crate::reply::Reply;
@@ -62,7 +63,7 @@ pub(super) fn begin_read<S: Store + ?Sized>(
 /// Lets a request go without a destination, and without one that the client may have named.
 fn unsteered(config: &Config, events: Vec<Event>) -> Effects {
     Effects {
-        remove_request_header: Some(steer::forbidden_header(config.steering)),
+        remove_request_headers: steer::forbidden_headers(config.steering),
         events,
         ..Effects::pass()
     }
@@ -170,6 +171,7 @@ fn depart<S: Store + ?Sized>(
         key: key_of(balancer, pool, moment.view, request),
         blocks: &blocks,
         cost,
+        share_permille: share_of(&config, moment.view),
     };
     let picked = balancer.pick(moment.store, moment.now_ms(), moment.random, ask);
     let (decision, reservation) = match picked {
@@ -192,11 +194,14 @@ fn depart<S: Store + ?Sized>(
     let account = (explain.log_field == Toggle::On)
         .then(|| account::line(balancer, &ask, moment.random, &decision));
     // The other modes replace the header that they use.
-    let remove_request_header = (config.steering == SteeringMode::FilterState)
-        .then(|| steer::forbidden_header(config.steering));
+    let remove_request_headers = match config.steering {
+        SteeringMode::FilterState => steer::forbidden_headers(config.steering),
+        _ => &[],
+    };
     let effects = Effects {
-        remove_request_header,
+        remove_request_headers,
         steer: instruction(balancer, &decision),
+        max_retries: steer::max_retries(config.steering, decision.endpoints.len()),
         log_field: account,
         events,
         ..Effects::pass()
@@ -206,6 +211,10 @@ fn depart<S: Store + ?Sized>(
         departed_us: moment.now_us(),
         pool,
         picked: reservation.endpoint(),
+        others: match config.steering.retries() {
+            0 => Vec::new(),
+            _ => others(balancer, &decision),
+        },
         reservation: Some(reservation),
         explanation,
         stage: Stage::Asked,
@@ -226,11 +235,29 @@ fn depart<S: Store + ?Sized>(
     (State::Flight(Box::new(flight)), effects)
 }
 
+/// How much of the limits the request's priority may use.
+fn share_of(config: &Config, view: &dyn StreamView) -> u32 {
+    let priority = config
+        .saturation
+        .as_ref()
+        .and_then(|one| one.priority.as_ref());
+    priority.map_or(WHOLE_PERMILLE, |priority| {
+        priority.share_permille(view.request_header(&priority.header).as_deref())
+    })
+}
+
 /// Bytes that the engine's count of prompt tokens stands for; `None` if it stands for more (images), or
 /// may leave out what was cached.
 fn bytes_of_tokens(request: &InferenceRequest) -> Option<u64> {
     let counts_all = request.api != Api::Messages && request.prompt.images == 0;
     counts_all.then(|| request.prompt.bytes())
+}
+
+/// Where Envoy may retry, in this order.
+fn others(balancer: &Balancer, decision: &Decision) -> Vec<EndpointId> {
+    let others = decision.endpoints.iter().skip(1);
+    let id = |index: &u32| Some(balancer.endpoint(decision.pool, *index)?.id());
+    others.filter_map(id).collect()
 }
 
 fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer> {

@@ -4,7 +4,6 @@ use super::{
     Answer, Effects, Event, Failure, Flight, Input, Moment, Rest, Stage, State, StreamView,
 };
 use crate::balancer::Balancer;
-use crate::config::SteeringMode;
 use crate::endpoint::EndpointId;
 use crate::request::Api;
 use crate::state::Store;
@@ -48,12 +47,13 @@ fn response_headers<S: Store + ?Sized>(
     flight.stage = Stage::Answering;
     effects.response_header = flight.explanation.take();
     // In the other modes every attempt goes to the one endpoint that was named.
-    if balancer.config().steering == SteeringMode::OverrideHost {
+    if balancer.config().steering.retries() > 0 {
         retried(balancer, moment, flight, effects);
     }
 }
 
-/// Moves the load to whom Envoy turned to in the end: the next of the list, or its own fallback.
+/// Moves the load to whom Envoy turned to in the end: the next of the list, or its own fallback; and
+/// blames those that it had tried before.
 fn retried<S: Store + ?Sized>(
     balancer: &mut Balancer,
     moment: &Moment<'_, S>,
@@ -71,6 +71,16 @@ fn retried<S: Store + ?Sized>(
     let retries = moment.view.attempts().unwrap_or(1).saturating_sub(1);
     if retries > 0 {
         let endpoint = reservation.endpoint();
+        let tried = usize::try_from(retries).unwrap_or(usize::MAX);
+        let tried = std::iter::once(&flight.picked)
+            .chain(&flight.others)
+            .take(tried);
+        for failed in tried.filter(|failed| **failed != endpoint) {
+            effects.events.push(Event::Failed {
+                endpoint: *failed,
+                failure: Failure::Replaced,
+            });
+        }
         effects.events.push(Event::Retried { endpoint, retries });
     }
     flight.reservation = Some(reservation);

@@ -71,6 +71,26 @@ pub async fn becomes(fleet: &Fleet, name: &str, labels: &[(&str, &str)], wanted:
     }
 }
 
+/// Waits until so many requests are under way.
+///
+/// # Panics
+/// If it takes too long.
+pub async fn inflight_becomes(fleet: &Fleet, labels: &[(&str, &str)], wanted: f64) {
+    let begun = Instant::now();
+    loop {
+        let stats = fleet.stats_now().await;
+        let now = stats.metric("warmroute_inflight_requests", labels);
+        if now == wanted {
+            return;
+        }
+        assert!(
+            begun.elapsed() < SETTLE,
+            "{now} in flight {labels:?}, not {wanted}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The metrics when the counters have come to rest, for what must not have been counted.
 ///
 /// # Panics

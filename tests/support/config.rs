@@ -15,13 +15,20 @@ pub enum Mode {
     FilterState,
     /// The filter gives the cluster a ranked list.
     OverrideHost,
+    /// The filter names two endpoints in headers of a composite cluster.
+    Composite,
     /// Round robin without the filter.
     Plain,
 }
 
 impl Mode {
     /// The modes that have the filter.
-    pub const STEERING: [Self; 3] = [Self::OriginalDst, Self::FilterState, Self::OverrideHost];
+    pub const STEERING: [Self; 4] = [
+        Self::OriginalDst,
+        Self::FilterState,
+        Self::OverrideHost,
+        Self::Composite,
+    ];
 
     /// The name in the plugin configuration, and of the file.
     pub fn name(self) -> &'static str {
@@ -29,6 +36,7 @@ impl Mode {
             Self::OriginalDst => "original_dst",
             Self::FilterState => "filter_state",
             Self::OverrideHost => "override_host",
+            Self::Composite => "composite",
             Self::Plain => "plain",
         }
     }

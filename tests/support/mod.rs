@@ -40,6 +40,7 @@ macro_rules! in_every_mode {
             with_one_and_four_workers!(original_dst: run, OriginalDst, OriginalDst);
             with_one_and_four_workers!(filter_state: run, FilterState, FilterState);
             with_one_and_four_workers!(override_host: run, OverrideHost, OverrideHost);
+            with_one_and_four_workers!(composite: run, Composite, Composite);
             use super::$run as run;
         }
     };

@@ -25,7 +25,7 @@ fn errors_of_notation() {
         ("nonsense", ".: expected ident at line 1 column 2"),
         (
             "[]",
-            ".: invalid length 1, expected struct Config with 11 elements at line 1 column 2",
+            ".: invalid length 1, expected struct Config with 12 elements at line 1 column 2",
         ),
         (
             r#"{"endpoints": [{"address": "10.0.0.1:1"}]} x"#,
@@ -55,7 +55,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `explain`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `saturation`, `explain`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,
@@ -73,7 +73,7 @@ fn errors_of_types_and_names() {
     golden(&[
         (
             r#""steering": "header""#,
-            "steering: unknown variant `header`, expected one of `original_dst`, `filter_state`, `override_host` at line 1 column 66",
+            "steering: unknown variant `header`, expected one of `original_dst`, `filter_state`, `override_host`, `composite` at line 1 column 66",
         ),
         (
             r#""other_paths": "drop""#,

@@ -12,8 +12,8 @@ fn other_paths_pass_only_if_told_and_carry_no_client_header() {
     let mut session = Session::default();
     let effects = bench.handle(&mut session, &view, Input::RequestHeaders(Rest::End));
     assert_eq!(
-        effects.remove_request_header,
-        Some("x-envoy-original-dst-host")
+        effects.remove_request_headers,
+        ["x-envoy-original-dst-host"]
     );
     assert_eq!((effects.flow, effects.steer), (Flow::Continue, None));
     assert!(bench.in_flight().is_zero());
@@ -26,8 +26,8 @@ fn filter_state_leaves_no_header_that_could_steer() {
     let (_, effects) = departed(&mut bench, &view);
     assert!(matches!(effects.steer, Some(Steer::FilterState { .. })));
     assert_eq!(
-        effects.remove_request_header,
-        Some("x-envoy-original-dst-host")
+        effects.remove_request_headers,
+        ["x-envoy-original-dst-host"]
     );
 }
 
@@ -92,13 +92,16 @@ fn the_load_moves_to_the_endpoint_that_served() {
     *view.attempts.borrow_mut() = Some(2);
     let effects = bench.handle(&mut session, &view, Input::ResponseHeaders(Rest::Open));
     let served = crate::endpoint::Endpoint::new("10.0.0.2:80".parse().unwrap()).id();
-    assert_eq!(
-        effects.events,
-        [Event::Retried {
-            endpoint: served,
-            retries: 1
-        }]
-    );
+    let first = crate::endpoint::Endpoint::new("10.0.0.1:80".parse().unwrap()).id();
+    let given_up = Event::Failed {
+        endpoint: first,
+        failure: Failure::Replaced,
+    };
+    let retried = Event::Retried {
+        endpoint: served,
+        retries: 1,
+    };
+    assert_eq!(effects.events, [given_up, retried]);
     assert_eq!(bench.balancer.totals(&bench.store)[&served].requests, 1);
     bench.handle(&mut session, &view, Input::Closed);
     assert!(bench.in_flight().is_zero());

@@ -49,7 +49,9 @@ impl Stream {
         let input = Input::Request(&read);
         let effects = gateway.handle(self.worker, &mut self.session, random, &view, input);
         match effects.steer? {
-            Steer::Header { value, .. } | Steer::FilterState { value } => Some(value),
+            Steer::Header { value, .. }
+            | Steer::Headers { first: value, .. }
+            | Steer::FilterState { value } => Some(value),
         }
     }
 

@@ -116,6 +116,7 @@ impl Ledger {
     ) -> Option<Reservation> {
         let mut hints = self.hints.remove(&pool).unwrap_or_default();
         let mut chosen = None;
+        let mut declined = false;
         let outcome = update(store, KEY, |bytes| {
             let mut place = self.locate(bytes, pool, ids, &hints);
             if self.stale || place.is_none() {
@@ -139,7 +140,9 @@ impl Ledger {
                     moved_ms: table.moved_ms(*column),
                 })
                 .collect();
-            chosen = choose(&carried, sequence)
+            let choice = choose(&carried, sequence);
+            declined = choice.is_none();
+            chosen = choice
                 .and_then(|(index, cost)| Some((*ids.get(index)?, *columns.get(index)?, cost)));
             hints = columns;
             let Some((endpoint, column, cost)) = chosen else {
@@ -154,6 +157,9 @@ impl Ledger {
             true
         });
         self.hints.insert(pool, hints);
+        if declined {
+            return None;
+        }
         let (endpoint, cost) = match (outcome, chosen) {
             (Update::Written, Some((endpoint, _, cost))) => {
                 self.last_write_ms = now_ms;

@@ -331,3 +331,23 @@ fn threads_that_race_end_at_zero_and_never_pass_a_bound() {
         reader.totals(&store)
     );
 }
+
+/// What is refused on the load of all VMs is not granted on that of one.
+#[test]
+fn who_declines_what_all_carry_gets_nothing() {
+    let store = MemoryStore::new();
+    let mut vms: Vec<Ledger> = (1..=2).map(Ledger::new).collect();
+    let mut below_one = with(cost(1, 1), |carried, _| {
+        (carried[0].load.requests < 1).then_some(0)
+    });
+    let held = vms[0].reserve(&store, 0, POOL, &ids(1), &mut below_one);
+    assert!(held.is_some());
+    assert_eq!(
+        vms[1].reserve(&store, 0, POOL, &ids(1), &mut below_one),
+        None
+    );
+    vms[0].release(&store, 0, held.unwrap());
+    let held = vms[1].reserve(&store, 0, POOL, &ids(1), &mut below_one);
+    vms[1].release(&store, 0, held.unwrap());
+    assert!(sum(&vms[0].totals(&store)).is_zero());
+}

@@ -1,0 +1,163 @@
+//! Retries, which Envoy performs: who is tried, who is charged and blamed, and when there are none.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[macro_use]
+mod support;
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use support::check::{CASE_HEADER, at_rest, decided, seen, unharmed};
+use support::client::{Call, Protocol};
+use support::config::Mode;
+use support::fleet::{Fleet, FleetOptions};
+use support::mock::Fault;
+
+/// As `prefix_hash` has it a chat has one home, whatever happened before.
+async fn start(mode: Mode, workers: u32, replicas: usize) -> Fleet {
+    let plugin = json!({
+        "explain": {"response_header": true},
+        "policy": {"name": "prefix_hash"},
+    });
+    Fleet::start(FleetOptions::new(mode, workers, replicas).plugin(plugin)).await
+}
+
+fn chat(number: usize, stream: bool) -> Value {
+    json!({
+        "model": "tiny", "stream": stream, "max_tokens": 8,
+        "stream_options": if stream { json!({"include_usage": true}) } else { Value::Null },
+        "messages": [{"role": "user", "content": format!("Question {number} of a chat of its own")}],
+    })
+}
+
+fn spoil(fleet: &Fleet, endpoint: &str, faults: &str) {
+    let mut mocks = fleet.mocks.iter();
+    let mock = mocks.find(|mock| mock.addr().to_string() == endpoint);
+    mock.unwrap().set_faults(Fault::parse_list(faults).unwrap());
+}
+
+fn tries(fleet: &Fleet, case: &str) -> Vec<String> {
+    let endpoints = fleet.endpoints();
+    let tries = seen(fleet, case).into_iter();
+    tries.map(|(index, _)| endpoints[index].clone()).collect()
+}
+
+/// What fails before its answer has begun is answered by the next, who is charged for it.
+async fn tried_elsewhere(mode: Mode, workers: u32) {
+    for fault in ["status=503", "status=429,retry-after=1", "reset=headers"] {
+        let mut fleet = start(mode, workers, 3).await;
+        for protocol in Protocol::ALL {
+            let client = fleet.client(protocol);
+            let case = format!("{fault} {protocol:?}");
+            let number = case.len();
+            let first = client.send(Call::chat(&chat(number, true))).await.unwrap();
+            let home = decided(&first.headers, "endpoint");
+            let before = at_rest(&fleet).await;
+            spoil(&fleet, &home, fault);
+            let call = Call::chat(&chat(number, true)).header(CASE_HEADER, &case);
+            let answer = client.send(call).await.unwrap();
+            assert_eq!(answer.status, 200, "{case}: {}", answer.text());
+            let next = decided(&answer.headers, "ranked")
+                .split('|')
+                .nth(1)
+                .unwrap()
+                .to_owned();
+            let tried = tries(&fleet, &case);
+            assert!(tried.contains(&next), "{case}: {tried:?}");
+            let after = at_rest(&fleet).await;
+            let added = |name: &str, labels: &[(&str, &str)]| {
+                after.metric(name, labels) - before.metric(name, labels)
+            };
+            let replaced = [("endpoint", home.as_str()), ("kind", "replaced")];
+            assert_eq!(added("warmroute_failures_total", &replaced), 1.0, "{case}");
+            assert_eq!(added("warmroute_failures_total", &[]), 1.0, "{case}");
+            let served = [("endpoint", next.as_str())];
+            assert_eq!(added("warmroute_retries_total", &served), 1.0, "{case}");
+            assert_eq!(
+                added("warmroute_output_tokens_total", &served),
+                8.0,
+                "{case}"
+            );
+            spoil(&fleet, &home, "");
+            // However long it rests.
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
+        }
+        unharmed(&mut fleet).await;
+    }
+}
+
+mod what_fails_before_its_answer_is_tried_elsewhere {
+    with_one_and_four_workers!(override_host: run, OverrideHost, OverrideHost);
+    with_one_and_four_workers!(composite: run, Composite, Composite);
+    use super::tried_elsewhere as run;
+}
+
+/// An answer that has begun is never begun anew.
+#[tokio::test]
+async fn nothing_is_retried_after_the_first_byte() {
+    for mode in [Mode::OverrideHost, Mode::Composite] {
+        let mut fleet = start(mode, 1, 3).await;
+        let client = fleet.client(Protocol::Http1);
+        for fault in ["reset=after:0", "reset=after:3"] {
+            let call = Call::chat(&chat(1, true)).header("x-mock-fault", fault);
+            let mut answer = client.open(call.header(CASE_HEADER, fault)).await.unwrap();
+            assert_eq!(answer.status, 200);
+            while let Some(Ok(_)) = answer.next().await {}
+            assert_eq!(tries(&fleet, fault).len(), 1, "{fault}");
+        }
+        let stats = at_rest(&fleet).await;
+        assert_eq!(stats.metric("warmroute_retries_total", &[]), 0.0);
+        unharmed(&mut fleet).await;
+    }
+}
+
+/// Where no other endpoint is, nobody is asked twice: Envoy is told so in a header of its own, which does
+/// not reach the engine.
+#[tokio::test]
+async fn one_endpoint_is_not_tried_again() {
+    for mode in [Mode::OverrideHost, Mode::Composite] {
+        let mut fleet = start(mode, 1, 1).await;
+        let client = fleet.client(Protocol::Http1);
+        let call = Call::chat(&chat(1, false)).header("x-mock-fault", "status=503,retry-after=7");
+        let answer = client.send(call.header(CASE_HEADER, "once")).await.unwrap();
+        assert_eq!(
+            (answer.status, answer.header("retry-after").as_str()),
+            (503, "7")
+        );
+        let requests = seen(&fleet, "once");
+        assert_eq!(requests.len(), 1);
+        let leaked = |name: &str| name == "x-envoy-max-retries" || name == "x-warmroute-next-dst";
+        let headers = &requests[0].1.headers;
+        assert!(!headers.iter().any(|(name, _)| leaked(name)), "{headers:?}");
+        unharmed(&mut fleet).await;
+    }
+}
+
+/// F2 for a composite cluster: the very first request to a dead endpoint succeeds elsewhere.
+#[tokio::test]
+async fn f2_a_dead_first_choice_is_replaced_composite() {
+    let mut fleet = start(Mode::Composite, 4, 3).await;
+    let client = fleet.client(Protocol::Http1);
+    let first = client.send(Call::chat(&chat(1, false))).await.unwrap();
+    let home = decided(&first.headers, "endpoint");
+    let index = fleet
+        .endpoints()
+        .iter()
+        .position(|one| *one == home)
+        .unwrap();
+    fleet.mocks.remove(index).stop().await;
+    let begun = Instant::now();
+    let answer = client.send(Call::chat(&chat(1, true))).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(decided(&answer.headers, "endpoint"), home);
+    unharmed(&mut fleet).await;
+}
