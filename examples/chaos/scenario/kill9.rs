@@ -19,10 +19,17 @@ const AGAIN: Duration = Duration::from_secs(6);
 const NOTICE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// With a ranked list, where Envoy goes on to the next.
+/// In the modes where Envoy can go on to another endpoint.
 pub async fn run(context: &Context) -> Result {
+    let mut all = killed(context, Mode::OverrideHost, "kill9").await?;
+    all.extend(killed(context, Mode::Composite, "kill9_composite").await?);
+    Ok(all)
+}
+
+/// One run, whose values are called `name` and something.
+async fn killed(context: &Context, mode: Mode, name: &str) -> Result {
     let mut replicas = Replica::start_all(4, &Kind::new("l4", SPEED)).await?;
-    let setup = Setup::new(Mode::OverrideHost, context.workers);
+    let setup = Setup::new(mode, context.workers);
     let front = Front::listed(&setup, &addresses(&replicas)).await?;
     let whole = BEFORE + DEAD + AGAIN;
     let order = Order::chats(context.seed, RATE_PER_S, SPEED, whole + PATIENCE);
@@ -37,7 +44,7 @@ pub async fn run(context: &Context) -> Result {
     tokio::time::sleep(AGAIN).await;
     let victim = victim.address.to_string();
     let all = load.finish(PATIENCE).await?;
-    tell("kill9", &all);
+    tell(name, &all);
     let of_victim = |outcome: &Outcome| outcome.endpoint == victim;
     if !all.iter().any(|one| of_victim(one) && one.due < killed) {
         return Err("the replica had no requests before it was killed".to_owned());
@@ -50,28 +57,24 @@ pub async fn run(context: &Context) -> Result {
     let back = back
         .map(|one| (one.due - again).as_secs_f64())
         .reduce(f64::min);
-    let name = |rest: &str| format!("kill9_one_of_4_{rest}");
+    let is_truncated = |one: &Outcome| matches!(one.end, End::Truncated(_));
+    let is_broken = |one: &Outcome| matches!(one.end, End::Broken(_));
+    let name = |rest: &str| format!("{name}_{rest}");
     Ok(vec![
         Measured::none(
-            name("failed_unstarted_requests"),
+            name("one_of_4_failed_unstarted_requests"),
             count(&all, Outcome::is_failed_unstarted),
         ),
-        Measured::none("kill9_picks_after_1s", still_picked),
-        Measured::none(
-            "kill9_truncated_streams",
-            count(&all, |one| matches!(one.end, End::Truncated(_))),
-        ),
-        Measured::told(
-            "kill9_broken_streams",
-            count(&all, |one| matches!(one.end, End::Broken(_))) as f64,
-        ),
+        Measured::none(name("picks_after_1s"), still_picked),
+        Measured::none(name("truncated_streams"), count(&all, is_truncated)),
+        Measured::told(name("broken_streams"), count(&all, is_broken) as f64),
         Measured::new(
-            "kill9_back_in_service_s",
+            name("back_in_service_s"),
             back.unwrap_or(f64::NAN),
             Bar::AtMost(5.0),
         ),
         Measured::new(
-            "kill9_inflight_end",
+            name("inflight_end"),
             front.inflight_at_end().await?,
             Bar::Is(0.0),
         ),

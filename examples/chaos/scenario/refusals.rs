@@ -18,10 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Each client gets the engine's own 429, and its Retry-After.
 pub async fn all_429(context: &Context) -> Result {
     let (mut passed, mut sent) = (0, 0);
-    for mode in [Mode::OriginalDst, Mode::OverrideHost] {
+    for mode in [Mode::OriginalDst, Mode::OverrideHost, Mode::Composite] {
         let twist = |_| Twist::status(429, "status=429,retry-after=7");
         let (all, _) = refused(context, mode, twist).await?;
-        tell("all429", &all);
+        tell(&format!("all429, {}", mode.name()), &all);
         sent += all.len();
         passed += count(&all, |one| {
             one.is_as_meant() && one.retry_after == "7" && !one.endpoint.is_empty()
