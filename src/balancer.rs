@@ -5,14 +5,17 @@ mod learning;
 mod members;
 mod saturation;
 mod serving;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
 use self::engines::{Outages, Seen};
+use self::standing::Gate;
 use crate::config::{Config, KeySource, PoolConfig, Saturation};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
+use crate::health::{Board, Turn};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
@@ -62,6 +65,10 @@ pub struct Decision {
     pub sequence: u64,
     /// What the policy saw.
     pub candidates: Vec<Candidate>,
+    /// Those of the ranking where it is not to be tried next; never the first one.
+    pub spared: Vec<u32>,
+    /// It shows whether the first one works again: nothing else goes there until that is known.
+    pub probe: bool,
 }
 
 impl Decision {
@@ -71,6 +78,12 @@ impl Decision {
         self.candidates
             .iter()
             .find(|candidate| candidate.endpoint == *first)
+    }
+
+    /// Where Envoy may try, best first.
+    pub fn tried(&self) -> impl Iterator<Item = u32> {
+        let ranked = self.endpoints.iter().copied();
+        ranked.filter(|index| !self.spared.contains(index))
     }
 }
 
@@ -102,6 +115,8 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+const NOBODY: Refusal = Refusal::NoEndpoint { retry_after_ms: 0 };
 
 /// What is known about an endpoint besides its load.
 #[derive(Default)]
@@ -177,6 +192,9 @@ pub struct Balancer {
     rates: Rates,
     outages: Outages,
     learned: Learned,
+    board: Board,
+    /// Not told yet.
+    turns: Vec<Turn>,
 }
 
 impl Balancer {
@@ -193,6 +211,8 @@ impl Balancer {
             rates: Rates::new(),
             outages: Outages::default(),
             learned: Learned::default(),
+            board: Board::new(config.health.settings),
+            turns: Vec::new(),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -273,7 +293,26 @@ impl Balancer {
         random: u64,
         ask: Ask<'_>,
     ) -> Result<(Decision, Reservation), Refusal> {
-        const NOBODY: Refusal = Refusal::NoEndpoint { retry_after_ms: 0 };
+        let endpoints = self.pools.get(ask.pool).map_or(0, |pool| pool.ids.len());
+        // Each time but the last, somebody else was faster to probe one of them.
+        for _ in 0..=endpoints {
+            let (mut decision, reservation) = self.reserve(store, now_ms, random, &ask)?;
+            match self.pass(store, now_ms, reservation.endpoint(), &mut decision) {
+                Gate::Open => return Ok((decision, reservation)),
+                Gate::Lost => self.ledger.release(store, now_ms, reservation),
+            }
+        }
+        Err(NOBODY)
+    }
+
+    /// Picks by the state of health that this worker knows.
+    fn reserve<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        random: u64,
+        ask: &Ask<'_>,
+    ) -> Result<(Decision, Reservation), Refusal> {
         let state = self.pools.get(ask.pool).ok_or(NOBODY)?;
         let paces = match state.policy.reads_pace() {
             // Who does not ask does not pay.
@@ -308,7 +347,10 @@ impl Balancer {
             })
             .collect();
         let moment = (now_ms, random);
-        let limits = self.config.saturation.as_ref();
+        let rules = Rules {
+            board: &self.board,
+            limits: self.config.saturation.as_ref(),
+        };
         let mut decided = Err(NOBODY);
         let reservation = self.ledger.reserve(
             store,
@@ -316,7 +358,7 @@ impl Balancer {
             state.counter(ask.model),
             &state.ids,
             |carried, sequence| {
-                decided = decide(state, limits, &ask, carried, &known, sequence, moment);
+                decided = decide(state, rules, ask, carried, &known, sequence, moment);
                 let decision = decided.as_ref().ok()?;
                 let first = usize::try_from(*decision.endpoints.first()?).ok()?;
                 Some((first, decision.cost))
@@ -389,10 +431,17 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
     counter.digest()
 }
 
+/// What decides who may be picked at all.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    board: &'a Board,
+    limits: Option<&'a Saturation>,
+}
+
 /// Everybody's candidates, through the stages that leave out who may not be picked, to the policy.
 fn decide(
     state: &PoolState,
-    limits: Option<&Saturation>,
+    rules: Rules<'_>,
     ask: &Ask<'_>,
     carried: &[Carried],
     known: &[Known],
@@ -401,7 +450,8 @@ fn decide(
 ) -> Result<Decision, Refusal> {
     let mut candidates = all_candidates(state, carried, known, now_ms);
     serving::keep(&mut candidates, &state.config.pool, ask.model)?;
-    if let Some(limits) = limits {
+    standing::keep(&mut candidates, &state.ids, rules.board, now_ms)?;
+    if let Some(limits) = rules.limits {
         saturation::keep(&mut candidates, limits, ask.share_permille)?;
     }
     let view = View {
@@ -414,7 +464,7 @@ fn decide(
         random,
     };
     let ranking = state.policy.rank(&view);
-    let ranking = ranking.ok_or(Refusal::NoEndpoint { retry_after_ms: 0 })?;
+    let ranking = ranking.ok_or(NOBODY)?;
     let first = ranking.endpoints.first();
     let chosen = candidates
         .iter()
@@ -434,6 +484,8 @@ fn decide(
         costs_us: ranking.costs_us,
         sequence,
         candidates,
+        spared: Vec::new(),
+        probe: false,
     })
 }
 

@@ -64,7 +64,9 @@
 pub mod account;
 pub mod balancer;
 pub mod config;
+pub mod discovery;
 pub mod endpoint;
+pub mod health;
 pub mod index;
 pub mod metrics;
 pub mod policy;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
+use crate::health::{State, Turn};
 use crate::policy::{Load, Reason};
 use crate::request::Scan;
 use crate::session::{Answer, Event, Failure, reason_name};
@@ -33,6 +34,8 @@ pub trait Meter {
     fn record(&self, id: u32, value: u64);
 }
 
+/// How often a state that lasts is told again, in milliseconds.
+const STATE_AGAIN_MS: u64 = 1_000;
 /// Most endpoints whose names are kept, those that left included.
 const MAX_NAMES: usize = 4_096;
 
@@ -54,6 +57,8 @@ pub struct Metrics<M> {
     meter: M,
     defined: BTreeMap<Key, Defined>,
     names: BTreeMap<EndpointId, String>,
+    /// What the host was last told of each endpoint's state, and when.
+    states: BTreeMap<EndpointId, (State, u64)>,
 }
 
 impl<M: Meter> Metrics<M> {
@@ -63,6 +68,7 @@ impl<M: Meter> Metrics<M> {
             meter,
             defined: BTreeMap::new(),
             names: BTreeMap::new(),
+            states: BTreeMap::new(),
         };
         metrics.follow(balancer);
         metrics
@@ -73,11 +79,11 @@ impl<M: Meter> Metrics<M> {
     pub fn follow(&mut self, balancer: &Balancer) {
         let present = balancer.endpoints();
         if self.names.len().saturating_add(present.len()) > MAX_NAMES {
-            self.names.retain(|id, _| present.contains_key(id));
-            // The host keeps the values of the others; their numbers are not needed any more.
-            let names = &self.names;
-            self.defined
-                .retain(|(_, id, ..), _| id.is_none_or(|id| names.contains_key(&id)));
+            // The host keeps the values, and finds a metric again by its name.
+            self.flush();
+            self.defined.clear();
+            self.names.clear();
+            self.states.clear();
         }
         for (id, endpoint) in present {
             let name = || endpoint.name().to_owned();
@@ -150,7 +156,8 @@ impl<M: Meter> Metrics<M> {
         ];
         for (name, time_us) in times {
             if let Some(time_us) = time_us {
-                self.record(MetricKind::Histogram, name, endpoint, time_us / 1_000);
+                let kind = MetricKind::Histogram;
+                self.record(kind, name, Some(endpoint), ("", ""), time_us / 1_000);
             }
         }
         if let Some(usage) = answer.usage {
@@ -182,6 +189,17 @@ impl<M: Meter> Metrics<M> {
         self.count("warmroute_scrape_failures_total", endpoint, 1);
     }
 
+    /// Envoy's list of clusters was not read, or lacks one.
+    pub fn discovery_failed(&mut self) {
+        self.labelled("warmroute_discovery_failures_total", None, ("", ""), 1);
+    }
+
+    /// How long ago the members of all pools were known for certain, in milliseconds.
+    pub fn discovery_age(&mut self, age_ms: u64) {
+        let name = "warmroute_discovery_age_ms";
+        self.record(MetricKind::Gauge, name, None, ("", ""), age_ms);
+    }
+
     /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all.
     pub fn gauges(
         &mut self,
@@ -195,9 +213,42 @@ impl<M: Meter> Metrics<M> {
             self.gauge("warmroute_inflight_requests", id, u64::from(load.requests));
             self.gauge("warmroute_inflight_prefill_tokens", id, load.prefill_tokens);
             self.gauge("warmroute_inflight_decode_tokens", id, load.decode_tokens);
+            self.state(balancer, id, now_ms);
             if let Some(report) = balancer.reports().get(&id) {
                 self.gauge("warmroute_scrape_age_ms", id, report.age_ms(now_ms));
             }
+        }
+    }
+
+    /// An endpoint as metrics call it.
+    pub fn name(&self, endpoint: EndpointId) -> &str {
+        endpoint_name(&self.names, endpoint)
+    }
+
+    /// An endpoint changed its state.
+    pub fn turned(&mut self, turn: &Turn) {
+        if turn.to == State::Ejected {
+            let name = "warmroute_ejections_total";
+            self.labelled(name, Some(turn.endpoint), ("cause", turn.why.name()), 1);
+        }
+    }
+
+    /// Sets 1 for the state that an endpoint is in, and 0 for those that it is not in. Another VM may have told
+    /// the host last: what has not changed is told again, now and then.
+    fn state(&mut self, balancer: &Balancer, endpoint: EndpointId, now_ms: u64) {
+        let (state, _) = balancer.state(endpoint, now_ms);
+        let told = self.states.get(&endpoint);
+        if told
+            .is_some_and(|(told, at_ms)| *told == state && now_ms.abs_diff(*at_ms) < STATE_AGAIN_MS)
+        {
+            return;
+        }
+        self.states.insert(endpoint, (state, now_ms));
+        for one in State::ALL {
+            let label = ("state", one.name());
+            let value = u64::from(one == state);
+            let name = "warmroute_endpoint_state";
+            self.record(MetricKind::Gauge, name, Some(endpoint), label, value);
         }
     }
 
@@ -244,13 +295,22 @@ impl<M: Meter> Metrics<M> {
     }
 
     fn gauge(&mut self, name: &'static str, endpoint: EndpointId, value: u64) {
-        self.record(MetricKind::Gauge, name, endpoint, value);
+        self.record(MetricKind::Gauge, name, Some(endpoint), ("", ""), value);
     }
 
-    fn record(&mut self, kind: MetricKind, name: &'static str, endpoint: EndpointId, value: u64) {
-        let key = (name, Some(endpoint), "", "");
+    fn record(
+        &mut self,
+        kind: MetricKind,
+        name: &'static str,
+        endpoint: Option<EndpointId>,
+        label: (&'static str, &'static str),
+        value: u64,
+    ) {
+        let key = (name, endpoint, label.0, label.1);
         let metric = self.defined.entry(key).or_insert_with(|| {
-            let labels = [("endpoint", endpoint_name(&self.names, endpoint))];
+            let label = Some(label).filter(|label| !label.0.is_empty());
+            let endpoint = endpoint.map(|id| ("endpoint", endpoint_name(&self.names, id)));
+            let labels: Vec<(&str, &str)> = endpoint.into_iter().chain(label).collect();
             Defined {
                 id: self.meter.define(kind, &full_name(name, &labels)),
                 pending: 0,

@@ -2,7 +2,7 @@
 //!
 //! Every VM has a poller, but only the one that holds the lease lets it run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::endpoint::EndpointId;
@@ -15,6 +15,10 @@ use crate::state::snapshots::Report;
 pub enum Question {
     /// How loaded it is: its metrics.
     Metrics,
+    /// Whether it is well.
+    Health,
+    /// Whether it sleeps.
+    Sleeping,
 }
 
 /// How often a question is asked, and where.
@@ -51,6 +55,8 @@ pub enum Answer {
         asked_ms: u64,
         /// What it says.
         report: Report,
+        /// Whether it is awake, if it says so.
+        awake: Option<bool>,
     },
     /// The endpoint has answered; what it says is for others to read. Never to [`Question::Metrics`].
     Page,
@@ -58,7 +64,9 @@ pub enum Answer {
     Refused,
     /// It has not answered in time.
     Silent,
-    /// It says nothing, or nobody knows what.
+    /// It has answered [`Question::Metrics`], but there are none that we know.
+    Unread,
+    /// Envoy has answered in its place, or the connection broke.
     Nothing,
 }
 
@@ -77,7 +85,17 @@ pub fn questions(config: &Config) -> Vec<Asking> {
         path: scrape.path.clone(),
         interval_ms: scrape.interval_ms,
     });
-    metrics.collect()
+    let asked = |question, path: &Option<String>| {
+        let (scrape, path) = config.scrape.as_ref().zip(path.as_ref())?;
+        Some(Asking {
+            question,
+            path: path.clone(),
+            interval_ms: scrape.interval_ms,
+        })
+    };
+    let health = asked(Question::Health, &config.health.path);
+    let sleeping = asked(Question::Sleeping, &config.health.sleep_path);
+    metrics.chain(health).chain(sleeping).collect()
 }
 
 /// The schedule of all endpoints.
@@ -106,11 +124,12 @@ impl Poller {
 
     /// Asks these endpoints from now on, and no others. New ones are due at once.
     pub fn follow(&mut self, endpoints: impl IntoIterator<Item = EndpointId>) {
-        let endpoints: BTreeSet<EndpointId> = endpoints.into_iter().collect();
-        self.schedules.retain(|(id, _), _| endpoints.contains(id));
+        let before = std::mem::take(&mut self.schedules);
         for id in endpoints {
             for asking in &self.askings {
-                self.schedules.entry((id, asking.question)).or_default();
+                let key = (id, asking.question);
+                let schedule = before.get(&key).copied().unwrap_or_default();
+                self.schedules.insert(key, schedule);
             }
         }
     }
@@ -187,7 +206,7 @@ impl Poller {
             _ => None,
         };
         let Some(snapshot) = snapshot else {
-            return Answer::Nothing;
+            return Answer::Unread;
         };
         let report = Report {
             endpoint: id,
@@ -210,6 +229,7 @@ impl Poller {
         Answer::Report {
             asked_ms: asked.at_ms,
             report,
+            awake: snapshot.awake,
         }
     }
 }
@@ -278,7 +298,7 @@ mod tests {
         );
         assert_eq!(
             poller.answered(METRICS_OF(2), 120, 503, METRICS, &totals(1)),
-            Answer::Nothing
+            Answer::Unread
         );
         assert_eq!(poller.due(1_009, &totals(0)), []);
         assert_eq!(
@@ -318,13 +338,61 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_known_families_says_nothing() {
-        let mut poller = poller([EndpointId(1)]);
-        poller.due(0, &totals(0));
-        assert_eq!(
-            poller.answered(METRICS_OF(1), 5, 200, b"<html>", &totals(0)),
-            Answer::Nothing
+    fn an_answer_without_known_families_says_no_more_than_that_there_is_one() {
+        for status in [200, 404, 500] {
+            let mut poller = poller([EndpointId(1)]);
+            poller.due(0, &totals(0));
+            let answer = poller.answered(METRICS_OF(1), 5, status, b"<html>", &totals(0));
+            assert_eq!(answer, Answer::Unread);
+        }
+    }
+
+    #[test]
+    fn health_is_asked_where_engines_are_scraped() {
+        let asked = |rest: &str| {
+            let json = format!(r#"{{"endpoints": [{{"address": "10.0.0.1:80"}}]{rest}}}"#);
+            let askings = questions(&Config::parse(json.as_bytes()).unwrap());
+            let one = |asking: Asking| (asking.question, asking.path, asking.interval_ms);
+            askings.into_iter().map(one).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(""), []);
+        let all = asked(
+            r#", "scrape": {"cluster": "c", "interval_ms": 500}, "health": {"sleep_path": "/s"}"#,
         );
+        let expected = [
+            (Question::Metrics, "/metrics"),
+            (Question::Health, "/health"),
+            (Question::Sleeping, "/s"),
+        ];
+        assert_eq!(
+            all,
+            expected.map(|(question, path)| (question, path.into(), 500))
+        );
+        let metrics = asked(r#", "scrape": {"cluster": "c"}, "health": {"path": ""}"#);
+        assert_eq!(metrics.len(), 1);
+    }
+
+    #[test]
+    fn pages_are_for_others_to_read() {
+        let asking = Asking {
+            question: Question::Health,
+            path: "/health".into(),
+            interval_ms: 1_000,
+        };
+        let asked = (EndpointId(1), Question::Health);
+        for (status, body, expected) in [
+            (200, b"".as_slice(), Answer::Page),
+            (503, b"", Answer::Page),
+            (404, b"", Answer::Page),
+            (504, b"upstream request timeout", Answer::Silent),
+            (503, b"upstream connect error", Answer::Nothing),
+            (0, b"", Answer::Nothing),
+        ] {
+            let mut poller = Poller::new(vec![asking.clone()], 800, [EndpointId(1)]);
+            assert_eq!(poller.due(0, &totals(0)), [asked]);
+            let answer = poller.answered(asked, 5, status, body, &totals(0));
+            assert_eq!(answer, expected, "{status}");
+        }
     }
 
     #[test]
@@ -338,16 +406,17 @@ mod tests {
         let refused = b"upstream connect error or disconnect/reset before headers. reset reason: \
             remote connection failure";
         assert_eq!(ask(503, refused), Answer::Refused);
-        assert_eq!(ask(200, refused), Answer::Nothing);
+        assert_eq!(ask(200, refused), Answer::Unread);
         let timeout = b"upstream connect error or disconnect/reset before headers. reset reason: \
             connection timeout";
         let late = b"upstream request timeout";
         for (status, body) in [(503, timeout.as_slice()), (504, late), (504, b"")] {
             assert_eq!(ask(status, body), Answer::Silent, "{status}");
         }
-        for (status, body) in [(503, b"".as_slice()), (504, b"a proxy's"), (0, b"")] {
-            assert_eq!(ask(status, body), Answer::Nothing, "{status}");
+        for (status, body) in [(503, b"".as_slice()), (504, b"a proxy's")] {
+            assert_eq!(ask(status, body), Answer::Unread, "{status}");
         }
+        assert_eq!(ask(0, b""), Answer::Nothing);
         // Nobody has asked.
         let mut poller = poller([EndpointId(1)]);
         let answer = poller.answered(METRICS_OF(1), 5, 503, refused, &totals(0));
@@ -366,7 +435,8 @@ mod tests {
             page.extend_from_slice(b"vllm:prompt_tokens_total ");
             page.extend_from_slice(&body);
             let answer = poller.answered(METRICS_OF(1), 5, status, &page, &totals(0));
-            proptest::prop_assert!(status == 200 || answer == Answer::Nothing);
+            let read = matches!(answer, Answer::Report { .. });
+            proptest::prop_assert!(status == 200 || !read);
         }
     }
 }

@@ -159,6 +159,8 @@ fn the_list_of_shipped_files_is_whole() {
         yaml("envoy"),
         [
             "composite.yaml",
+            "discovery.yaml",
+            "endpoints.yaml",
             "filter_state.yaml",
             "original_dst.yaml",
             "override_host.yaml",
@@ -261,7 +263,7 @@ fn every_way_to_write_the_configuration() {
         ),
         (
             Value::Null,
-            "endpoints: missing: give `endpoints` (one pool) or `pools`",
+            "endpoints: missing: give `endpoints` or `clusters` (one pool), or `pools`",
         ),
     ] {
         let envoy = changed(envoy(&[filter(&plugin())]), CONFIG, "configuration", way);

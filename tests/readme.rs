@@ -79,7 +79,7 @@ fn endpoint() -> Value {
 fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
-        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "explain": {},
+        "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "health": {}, "explain": {},
         "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
@@ -149,6 +149,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "scrape",
         "saturation",
         "saturation.priority",
+        "health",
         "explain",
     ];
     let mut known = BTreeSet::new();
@@ -359,6 +360,11 @@ fn the_values_of_labels_are_those_of_the_code() {
         ),
         ("outcome".to_owned(), literals_of(metrics, "scan_name")),
         ("kind".to_owned(), literals_of(metrics, "failure_name")),
+        (
+            "state".to_owned(),
+            literals_of("src/health/state.rs", "name"),
+        ),
+        ("cause".to_owned(), literals_of("src/health/why.rs", "name")),
     ]);
     assert_eq!(named, known);
     assert!(named["reason"].contains(reason_name(Reason::Overflow)));

@@ -58,6 +58,8 @@ fn decided(config: &Config, view: &View<'_>) -> (Ranking, String) {
         costs_us: ranking.costs_us.clone(),
         sequence: view.sequence,
         candidates: view.candidates.to_vec(),
+        spared: Vec::new(),
+        probe: false,
     };
     let ask = Ask {
         pool: 0,

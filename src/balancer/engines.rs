@@ -96,6 +96,7 @@ impl Balancer {
     /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
+        self.board.refresh(store);
         while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }
@@ -132,7 +133,12 @@ impl Balancer {
     }
 
     /// The endpoint refused a connection: nothing runs there, and what will has an empty cache.
-    pub fn refused<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64, endpoint: EndpointId) {
+    pub(super) fn refused<S: Store + ?Sized>(
+        &mut self,
+        store: &S,
+        now_ms: u64,
+        endpoint: EndpointId,
+    ) {
         if self.index.is_some() && self.outages.refused(now_ms, endpoint) {
             self.forget(store, endpoint);
         }

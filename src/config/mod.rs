@@ -4,6 +4,8 @@
 //! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
 //! error names the JSON path of the value and what would have been allowed.
 
+mod discovery;
+mod health;
 mod policy;
 mod pools;
 mod raw;
@@ -13,6 +15,10 @@ pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
 
+use self::discovery::discovery_of;
+pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
+pub use self::health::HealthConfig;
+use self::health::health_of;
 use self::pools::{model_decides, pools_of};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
@@ -103,8 +109,10 @@ pub struct PoolConfig {
     pub name: String,
     /// Models and adapters routed here; empty means all that no other pool names.
     pub models: Vec<String>,
-    /// The endpoints.
+    /// The endpoints that the configuration names.
     pub pool: Pool,
+    /// Clusters of Envoy whose members are endpoints too.
+    pub clusters: Vec<String>,
     /// The algorithm.
     pub policy: PolicySpec,
     /// Key sources, first found wins; only `consistent_hash` has any.
@@ -161,8 +169,10 @@ pub struct Config {
     pub fingerprint: u64,
     /// How Envoy is told.
     pub steering: SteeringMode,
-    /// At least one, each with at least one endpoint.
+    /// At least one, each with at least one endpoint or cluster.
     pub pools: Vec<PoolConfig>,
+    /// Absent: all endpoints are in the configuration.
+    pub discovery: Option<DiscoveryConfig>,
     /// What the body scan keeps.
     pub scan: ScanOptions,
     /// Blocks that the prefix index of a worker holds, if a policy asks it.
@@ -177,6 +187,8 @@ pub struct Config {
     pub scrape: Option<ScrapeConfig>,
     /// How much an endpoint may carry; absent: there is no limit.
     pub saturation: Option<Saturation>,
+    /// When endpoints are taken out.
+    pub health: HealthConfig,
     /// Where Decisions are shown.
     pub explain: Explain,
     /// Requests that are not inference calls.
@@ -206,18 +218,23 @@ impl Config {
             steering,
             policy,
             endpoints,
+            clusters,
             pools,
+            discovery,
             prefix,
             index,
             tokens,
             hold,
             scrape,
             saturation,
+            health,
             explain,
             other_paths,
         } = raw;
+        let scrape = scrape.map(scrape_of).transpose()?;
         let mut fields = Vec::new();
-        let pools = pools_of(policy, endpoints, pools, &mut fields)?;
+        let pools = pools_of(policy, endpoints, clusters, pools, &mut fields)?;
+        let discovery = discovery_of(discovery, &pools)?;
         let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
             whole(path, value, default, lowest, highest)
         };
@@ -268,6 +285,7 @@ impl Config {
                 raw::Steering::Composite => SteeringMode::Composite,
             },
             pools,
+            discovery,
             scan: ScanOptions {
                 prefix_bytes,
                 block_bytes: crate::index::BLOCK_BYTES,
@@ -290,8 +308,9 @@ impl Config {
                 1,
                 60_000,
             )?),
-            scrape: scrape.map(scrape_of).transpose()?,
             saturation: saturation.map(saturation::saturation_of).transpose()?,
+            health: health_of(health, scrape.as_ref())?,
+            scrape,
             explain: Explain {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
@@ -305,10 +324,15 @@ impl Config {
 }
 
 /// 32,768 blocks an endpoint of the pools that ask the index, which are two million tokens, within
-/// 4 and 16 MiB a worker.
+/// 4 and 16 MiB a worker. How many endpoints are found nobody knows: then the most.
 fn default_blocks(pools: &[PoolConfig]) -> u32 {
     let asking = pools.iter().filter(|pool| pool.policy.reads_index());
-    let endpoints: usize = asking.map(|pool| pool.pool.len()).sum();
+    let endpoints: usize = asking
+        .map(|pool| match pool.clusters.is_empty() {
+            true => pool.pool.len(),
+            false => MAX_ENDPOINTS,
+        })
+        .sum();
     let blocks = u32::try_from(endpoints).unwrap_or(u32::MAX);
     blocks.saturating_mul(1 << 15).clamp(1 << 18, 1 << 20)
 }
@@ -334,12 +358,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         ));
     }
     let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        return Err(ConfigError::new(
-            "scrape.path",
-            format!("`{path}` must be a path that starts with `/`"),
-        ));
-    }
+    let path = path_of("scrape.path", path)?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -366,6 +385,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
         timeout_ms: u64::from(timeout_ms),
         stale_after_ms: u64::from(stale_after_ms),
     })
+}
+
+/// Where an engine answers.
+fn path_of(key: &str, path: String) -> Result<String, ConfigError> {
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(path);
+    }
+    let problem = format!("`{path}` must be a path that starts with `/`");
+    Err(ConfigError::new(key, problem))
 }
 
 // Copies in every caller would make the module larger.

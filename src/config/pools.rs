@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::discovery::clusters_of;
 use super::policy::policy_of;
 use super::{ConfigError, MAX_ENDPOINTS, MAX_POOLS, PoolConfig, raw, whole};
 use crate::endpoint::{Endpoint, Pool};
@@ -9,32 +10,35 @@ use crate::endpoint::{Endpoint, Pool};
 pub(super) fn pools_of(
     policy: Option<raw::Policy>,
     endpoints: Option<Vec<raw::Endpoint>>,
+    clusters: Vec<String>,
     pools: Option<Vec<raw::Pool>>,
     fields: &mut Vec<String>,
 ) -> Result<Vec<PoolConfig>, ConfigError> {
-    let pools = match (endpoints, pools) {
-        (Some(endpoints), None) => {
-            let (spec, keys) = policy_of("policy", policy.unwrap_or_default(), fields)?;
+    let is_one_pool = endpoints.is_some() || !clusters.is_empty();
+    let pools = match pools {
+        None if is_one_pool => {
+            let (policy, keys) = policy_of("policy", policy.unwrap_or_default(), fields)?;
             let pool = endpoints_of("endpoints", endpoints)?;
             vec![PoolConfig {
                 name: "default".into(),
                 models: Vec::new(),
                 pool,
-                policy: spec,
+                clusters: clusters_of("clusters", clusters)?,
+                policy,
                 keys,
             }]
         }
-        (None, Some(pools)) => named_pools(&policy.unwrap_or_default(), pools, fields)?,
-        (Some(_), Some(_)) => {
+        Some(pools) if !is_one_pool => named_pools(&policy.unwrap_or_default(), pools, fields)?,
+        Some(_) => {
             return Err(ConfigError::new(
                 "pools",
-                "give either `endpoints` (one pool) or `pools`, not both",
+                "give either `endpoints` and `clusters` (one pool) or `pools`, not both",
             ));
         }
-        (None, None) => {
+        None => {
             return Err(ConfigError::new(
                 "endpoints",
-                "missing: give `endpoints` (one pool) or `pools`",
+                "missing: give `endpoints` or `clusters` (one pool), or `pools`",
             ));
         }
     };
@@ -76,11 +80,19 @@ fn named_pools(
         }
         let policy = raw.policy.unwrap_or_else(|| default_policy.clone());
         let (policy, keys) = policy_of(&format!("{path}.policy"), policy, fields)?;
+        if raw.endpoints.is_none() && raw.clusters.is_empty() {
+            return Err(ConfigError::new(
+                format!("{path}.endpoints"),
+                "missing: give `endpoints`, `clusters` or both",
+            ));
+        }
         let pool = endpoints_of(&format!("{path}.endpoints"), raw.endpoints)?;
+        let clusters = clusters_of(&format!("{path}.clusters"), raw.clusters)?;
         valid.push(PoolConfig {
             name: raw.name,
             models: raw.models,
             pool,
+            clusters,
             policy,
             keys,
         });
@@ -88,7 +100,10 @@ fn named_pools(
     Ok(valid)
 }
 
-fn endpoints_of(path: &str, raw: Vec<raw::Endpoint>) -> Result<Pool, ConfigError> {
+fn endpoints_of(path: &str, raw: Option<Vec<raw::Endpoint>>) -> Result<Pool, ConfigError> {
+    let Some(raw) = raw else {
+        return Ok(Pool::default());
+    };
     if raw.is_empty() {
         return Err(ConfigError::new(path, "must name at least one endpoint"));
     }

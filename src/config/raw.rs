@@ -43,7 +43,10 @@ pub(super) struct Config {
     pub(super) steering: Steering,
     pub(super) policy: Option<Policy>,
     pub(super) endpoints: Option<Vec<Endpoint>>,
+    #[serde(default)]
+    pub(super) clusters: Vec<String>,
     pub(super) pools: Option<Vec<Pool>>,
+    pub(super) discovery: Option<Discovery>,
     #[serde(default)]
     pub(super) prefix: Prefix,
     #[serde(default)]
@@ -54,6 +57,8 @@ pub(super) struct Config {
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
     pub(super) saturation: Option<super::saturation::Raw>,
+    #[serde(default)]
+    pub(super) health: Health,
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
@@ -88,7 +93,20 @@ pub(super) struct Pool {
     #[serde(default)]
     pub(super) models: Vec<String>,
     pub(super) policy: Option<Policy>,
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: Option<Vec<Endpoint>>,
+    #[serde(default)]
+    pub(super) clusters: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Discovery {
+    pub(super) cluster: String,
+    pub(super) path: Option<String>,
+    pub(super) interval_ms: Option<Whole>,
+    pub(super) timeout_ms: Option<Whole>,
+    #[serde(default)]
+    pub(super) verdicts: Vec<String>,
 }
 
 #[derive(serde::Deserialize, Clone, Copy, PartialEq)]
@@ -238,6 +256,18 @@ pub(super) struct Scrape {
     pub(super) interval_ms: Option<Whole>,
     pub(super) timeout_ms: Option<Whole>,
     pub(super) stale_after_ms: Option<Whole>,
+}
+
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Health {
+    pub(super) failures: Option<Whole>,
+    pub(super) rest_ms: Option<Whole>,
+    pub(super) max_rest_ms: Option<Whole>,
+    pub(super) path: Option<String>,
+    pub(super) sleep_path: Option<String>,
+    pub(super) kv_full: Option<f64>,
+    pub(super) kv_full_ms: Option<Whole>,
 }
 
 #[derive(serde::Deserialize, Default)]

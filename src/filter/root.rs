@@ -9,12 +9,14 @@ use proxy_wasm::hostcalls::dispatch_http_call;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
+use super::discovery::Finder;
 use super::host::{self, Buffer, Headers, HostMeter, SharedData};
 use super::http::{self, Stream};
 use super::{SharedVm, Vm};
 use crate::balancer::Balancer;
 use crate::config::{Config, ScrapeConfig};
 use crate::endpoint::EndpointId;
+use crate::health;
 use crate::metrics::Metrics;
 use crate::policy::Load;
 use crate::poller::{Answer, Poller, Question, questions};
@@ -42,6 +44,7 @@ pub(super) struct Root {
     /// Key of the lease that all VMs of this configuration compete for.
     lease: String,
     poller: Option<(Poller, ScrapeConfig)>,
+    finder: Option<Finder>,
     /// Scrapes under way, by the host's token.
     asked: BTreeMap<u32, (EndpointId, Question)>,
     /// The host would not even ask; said once.
@@ -56,6 +59,7 @@ impl Root {
             id: 0,
             lease: String::new(),
             poller: None,
+            finder: None,
             asked: BTreeMap::new(),
             scrape_refused: false,
         }
@@ -65,7 +69,12 @@ impl Root {
         let seed = host::now_ns();
         self.id = unique_id(&SharedData, seed);
         self.lease = format!("warmroute/1/lease/{:016x}", config.fingerprint);
+        self.finder = Finder::new(&config, seed / 1_000_000);
         let mut balancer = Balancer::new(Rc::new(config), self.id);
+        if let Some(finder) = &mut self.finder {
+            // What another configuration has learned.
+            finder.follow(&mut balancer);
+        }
         // Creates the ledger before there is traffic that could race for it.
         balancer.tick(&SharedData, seed / 1_000_000);
         self.poller = balancer.config().scrape.clone().map(|scrape| {
@@ -90,8 +99,23 @@ impl Root {
         host::set_tick_period_ms(TICK_MS);
     }
 
-    /// What one VM does for the whole Envoy: gauges, and asking the engines.
+    /// Endpoints that come and go.
+    fn follow(&mut self, vm: &mut Vm) {
+        let finder = self.finder.as_mut();
+        if !finder.is_some_and(|finder| finder.follow(&mut vm.balancer)) {
+            return;
+        }
+        vm.metrics.follow(&vm.balancer);
+        if let Some((poller, _)) = &mut self.poller {
+            poller.follow(vm.balancer.endpoints().into_keys());
+        }
+    }
+
+    /// What one VM does for the whole Envoy: gauges, and asking Envoy and the engines.
     fn serve_as_leader(&mut self, vm: &mut Vm, now_ms: u64) {
+        if let Some(finder) = &mut self.finder {
+            finder.ask(&mut vm.metrics, now_ms);
+        }
         let totals = vm.balancer.totals(&SharedData);
         self.poll(vm, now_ms, &totals);
         vm.metrics.gauges(&vm.balancer, &totals, now_ms);
@@ -123,7 +147,9 @@ impl Root {
                         log::error!("no scrape through cluster `{cluster}`: {status:?}");
                     }
                     poller.failed(id, question);
-                    vm.metrics.scrape_failed(id);
+                    if question == Question::Metrics {
+                        vm.metrics.scrape_failed(id);
+                    }
                 }
             }
         }
@@ -141,18 +167,22 @@ impl Root {
         };
         let now_ms = host::now_ns() / 1_000_000;
         let totals = vm.balancer.totals(&SharedData);
-        match poller.answered((id, question), now_ms, status, body, &totals) {
-            Answer::Report { asked_ms, report } => {
-                if vm.balancer.reported(&SharedData, asked_ms, report) {
+        let answer = poller.answered((id, question), now_ms, status, body, &totals);
+        if let Some(signal) = health::signal_of(question, &answer, status, body) {
+            vm.balancer.heard(&SharedData, now_ms, id, signal);
+        }
+        match answer {
+            Answer::Report {
+                asked_ms, report, ..
+            } => {
+                let restarted = vm.balancer.reported(&SharedData, asked_ms, report);
+                if restarted {
                     vm.metrics.restarted(id);
                 }
             }
-            Answer::Refused => {
-                vm.balancer.refused(&SharedData, now_ms, id);
-                vm.metrics.scrape_failed(id);
-            }
-            Answer::Silent | Answer::Nothing => vm.metrics.scrape_failed(id),
             Answer::Page => {}
+            _ if question == Question::Metrics => vm.metrics.scrape_failed(id),
+            _ => {}
         }
     }
 
@@ -197,6 +227,16 @@ impl Root {
         host::set_effective_context(self.context);
     }
 
+    /// Says who changed its state by what this worker has heard.
+    fn tell_turns(vm: &mut Vm) {
+        for turn in vm.balancer.take_turns() {
+            let name = vm.metrics.name(turn.endpoint).to_owned();
+            let (from, to, why) = (turn.from.name(), turn.to.name(), turn.why.name());
+            log::info!("endpoint {name}: {from} -> {to} ({why})");
+            vm.metrics.turned(&turn);
+        }
+    }
+
     /// Says once a tick what would else be said with every request.
     fn complain(vm: &mut Vm) {
         let unsteered = std::mem::take(&mut vm.unsteered);
@@ -208,15 +248,26 @@ impl Root {
 
 impl Context for Root {
     fn on_http_call_response(&mut self, token: u32, headers: usize, body_size: usize, _: usize) {
-        let Some(asked) = self.asked.remove(&token) else {
-            return;
-        };
         // No headers: the connection broke, and there is nothing to be read.
         let status = (headers > 0)
             .then(|| host::header(Headers::Callout, ":status"))
             .flatten()
             .and_then(|status| std::str::from_utf8(&status).ok()?.parse().ok())
             .unwrap_or(0);
+        let shared = self.vm.clone();
+        let Ok(mut vm) = shared.try_borrow_mut() else {
+            return;
+        };
+        let Some(vm) = vm.as_mut() else { return };
+        if let Some(finder) = &mut self.finder
+            && finder.waits_for(token)
+        {
+            let now_ms = host::now_ns() / 1_000_000;
+            return finder.answered(&mut vm.metrics, now_ms, status, body_size);
+        }
+        let Some(asked) = self.asked.remove(&token) else {
+            return;
+        };
         // The rest would not be read, and an engine may send more than memory holds.
         let taken = match status {
             200 => body_size.min(MAX_TEXT_BYTES),
@@ -228,12 +279,7 @@ impl Context for Root {
             0 => Vec::new(),
             taken => host::buffer(Buffer::CalloutBody, 0, taken).unwrap_or_default(),
         };
-        let shared = self.vm.clone();
-        if let Ok(mut vm) = shared.try_borrow_mut()
-            && let Some(vm) = vm.as_mut()
-        {
-            self.answered(vm, asked, status, &body);
-        }
+        self.answered(vm, asked, status, &body);
     }
 
     /// The configuration is gone, and the last stream with it: nothing may stay behind.
@@ -278,10 +324,12 @@ impl RootContext for Root {
         let Some(vm) = vm.as_mut() else { return };
         let now_ms = host::now_ns() / 1_000_000;
         vm.balancer.tick(&SharedData, now_ms);
+        self.follow(vm);
         if lease::acquire(&SharedData, &self.lease, self.id, now_ms, LEASE_TERM_MS) == Lease::Held {
             self.serve_as_leader(vm, now_ms);
         }
         self.watch(vm);
+        Self::tell_turns(vm);
         Self::complain(vm);
         vm.ticks = vm.ticks.wrapping_add(1);
         vm.metrics.flush();

@@ -1,5 +1,6 @@
 //! What an engine says of itself: the text of its `/metrics` to a [`Snapshot`].
 
+pub mod clusters;
 mod life;
 pub mod prometheus;
 mod sglang;

@@ -75,8 +75,12 @@ struct Flight {
     first_chunk_us: Option<u64>,
     /// Whom what follows is about: after a retry it says nothing of who served.
     picked: EndpointId,
-    /// Whom Envoy tries after it, in this order; empty if it tries nobody else.
-    others: Vec<EndpointId>,
+    /// Whom Envoy was told to try, best first; only where it is told of more than one.
+    ranked: Vec<EndpointId>,
+    /// It shows whether the picked endpoint works again, and has not shown it yet.
+    probe: bool,
+    /// How long the endpoint asked to be spared.
+    retry_after_ms: Option<u64>,
     /// What the index said of the prompt.
     belief: Belief,
     /// Bytes that the engine's count of prompt tokens stands for, if it does for bytes alone.

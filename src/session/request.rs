@@ -6,7 +6,7 @@ use super::{
 use crate::account;
 use crate::balancer::{Ask, Balancer, Decision};
 use crate::config::{Config, KeySource, OtherPaths, SteeringMode, Toggle, WHOLE_PERMILLE};
-use crate::endpoint::EndpointId;
+use crate::endpoint::{Endpoint, EndpointId};
 use crate::policy::PolicySpec;
 use crate::prefix::{block_keys, routing_key};
 use crate::reply::Reply;
@@ -201,7 +201,7 @@ fn depart<S: Store + ?Sized>(
     let effects = Effects {
         remove_request_headers,
         steer: instruction(balancer, &decision),
-        max_retries: steer::max_retries(config.steering, decision.endpoints.len()),
+        max_retries: steer::max_retries(config.steering, decision.tried().count()),
         log_field: account,
         events,
         ..Effects::pass()
@@ -211,10 +211,9 @@ fn depart<S: Store + ?Sized>(
         departed_us: moment.now_us(),
         pool,
         picked: reservation.endpoint(),
-        others: match config.steering.retries() {
-            0 => Vec::new(),
-            _ => others(balancer, &decision),
-        },
+        ranked: ranked(balancer, &decision),
+        probe: decision.probe,
+        retry_after_ms: None,
         reservation: Some(reservation),
         explanation,
         stage: Stage::Asked,
@@ -253,21 +252,21 @@ fn bytes_of_tokens(request: &InferenceRequest) -> Option<u64> {
     counts_all.then(|| request.prompt.bytes())
 }
 
-/// Where Envoy may retry, in this order.
-fn others(balancer: &Balancer, decision: &Decision) -> Vec<EndpointId> {
-    let others = decision.endpoints.iter().skip(1);
-    let id = |index: &u32| Some(balancer.endpoint(decision.pool, *index)?.id());
-    others.filter_map(id).collect()
+fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer> {
+    let endpoint = |index| balancer.endpoint(decision.pool, index);
+    let tried = decision.tried().filter_map(endpoint);
+    let ranked: Vec<&str> = tried.map(Endpoint::name).collect();
+    steer::instruction(balancer.config().steering, &ranked)
 }
 
-fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer> {
-    let name = |index: &u32| {
-        balancer
-            .endpoint(decision.pool, *index)
-            .map(|endpoint| endpoint.name())
-    };
-    let ranked: Vec<&str> = decision.endpoints.iter().filter_map(name).collect();
-    steer::instruction(balancer.config().steering, &ranked)
+/// Whom Envoy tries one after the other; nobody where it is told of one alone.
+fn ranked(balancer: &Balancer, decision: &Decision) -> Vec<EndpointId> {
+    if balancer.config().steering.retries() == 0 {
+        return Vec::new();
+    }
+    let endpoint = |index| balancer.endpoint(decision.pool, index);
+    let tried = decision.tried().filter_map(endpoint);
+    tried.map(Endpoint::id).collect()
 }
 
 /// The routing key that the pool's policy asks for.

@@ -5,8 +5,10 @@ use super::{
 };
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
+use crate::health::{Signal, retry_after_ms};
 use crate::request::Api;
 use crate::state::Store;
+use crate::state::ledger::Reservation;
 use crate::tokens::ResponseReader;
 
 pub(super) fn respond<S: Store + ?Sized>(
@@ -45,6 +47,9 @@ fn response_headers<S: Store + ?Sized>(
     effects: &mut Effects,
 ) {
     flight.stage = Stage::Answering;
+    // It cannot be read any more once it is known whether it matters.
+    let retry_after = moment.view.response_header("retry-after");
+    flight.retry_after_ms = retry_after.and_then(|text| retry_after_ms(&text, moment.now_ms()));
     effects.response_header = flight.explanation.take();
     // In the other modes every attempt goes to the one endpoint that was named.
     if balancer.config().steering.retries() > 0 {
@@ -71,11 +76,12 @@ fn retried<S: Store + ?Sized>(
     let retries = moment.view.attempts().unwrap_or(1).saturating_sub(1);
     if retries > 0 {
         let endpoint = reservation.endpoint();
+        // Whom Envoy tried before it came to who served has failed, nobody knows how.
         let tried = usize::try_from(retries).unwrap_or(usize::MAX);
-        let tried = std::iter::once(&flight.picked)
-            .chain(&flight.others)
-            .take(tried);
+        let tried = flight.ranked.iter().take(tried);
         for failed in tried.filter(|failed| **failed != endpoint) {
+            balancer.heard(moment.store, moment.now_ms(), *failed, Signal::Blamed);
+            flight.probe &= *failed != flight.picked;
             effects.events.push(Event::Failed {
                 endpoint: *failed,
                 failure: Failure::Replaced,
@@ -113,6 +119,7 @@ fn response_chunk<S: Store + ?Sized>(
     if flight.api.is_some() {
         flight.reader.push(chunk);
     }
+    show_life(balancer, moment, flight);
     let rest = if flight.reader.is_whole() {
         Rest::End
     } else {
@@ -141,6 +148,30 @@ fn response_chunk<S: Store + ?Sized>(
         balancer.prefill_done(moment.store, moment.now_ms(), reservation);
     }
     rest
+}
+
+/// Says that the endpoint answers, where somebody waits for that.
+fn show_life<S: Store + ?Sized>(
+    balancer: &mut Balancer,
+    moment: &Moment<'_, S>,
+    flight: &mut Flight,
+) {
+    let Some(endpoint) = flight.reservation.as_ref().map(Reservation::endpoint) else {
+        return;
+    };
+    let good = flight.reader.events() > 0 && flight.reader.error_code().is_none();
+    if flight.probe && good {
+        flight.probe = false;
+        balancer.heard(moment.store, moment.now_ms(), endpoint, Signal::Good);
+    } else if balancer.wants_life(endpoint) && is_the_endpoints(moment.view) {
+        balancer.heard(moment.store, moment.now_ms(), endpoint, Signal::Alive);
+    }
+}
+
+/// Whether the answer is the endpoint's, and not Envoy's own.
+fn is_the_endpoints(view: &dyn StreamView) -> bool {
+    view.response_details()
+        .is_some_and(|details| details == b"via_upstream")
 }
 
 /// How a stream ended.
@@ -172,15 +203,18 @@ fn conclude<S: Store + ?Sized>(
     };
     let outcome = match ending {
         Ending::Broken if broken_off() => Outcome::Failed(Failure::BrokenStream),
-        Ending::Broken if flight.stage == Stage::Asked => return,
+        Ending::Broken if flight.stage == Stage::Asked => {
+            unproved(balancer, moment, &flight);
+            return;
+        }
         _ => outcome(&flight.reader, moment.view),
     };
     if let Outcome::Failed(failure) = outcome {
         effects.events.push(Event::Failed { endpoint, failure });
-        let details = moment.view.response_details();
-        if failure == Failure::Unreachable && details.is_some_and(|details| is_refusal(&details)) {
-            balancer.refused(moment.store, moment.now_ms(), endpoint);
-        }
+    }
+    match signal(&flight, moment.view, ending, outcome) {
+        Some(signal) => balancer.heard(moment.store, moment.now_ms(), endpoint, signal),
+        None => unproved(balancer, moment, &flight),
     }
     if flight.api.is_none() {
         return;
@@ -205,6 +239,47 @@ fn conclude<S: Store + ?Sized>(
         tpot_us,
         usage: flight.reader.usage(),
     }));
+}
+
+/// What became of a request says this of its endpoint's health. Client errors, Envoy's own limits, and clients
+/// that leave before there is output, say nothing.
+fn signal(
+    flight: &Flight,
+    view: &dyn StreamView,
+    ending: Ending,
+    outcome: Outcome,
+) -> Option<Signal> {
+    match outcome {
+        Outcome::Good => {
+            let reader = &flight.reader;
+            let output = reader.events() > 0 || reader.usage().is_some();
+            (output || ending == Ending::Complete).then_some(Signal::Good)
+        }
+        Outcome::Failed(Failure::Overloaded) => Some(Signal::Overloaded {
+            retry_after_ms: flight.retry_after_ms,
+        }),
+        Outcome::Failed(Failure::Unreachable) => {
+            let details = view.response_details();
+            Some(match details.is_some_and(|words| is_refusal(&words)) {
+                true => Signal::Refused,
+                false => Signal::Failed,
+            })
+        }
+        Outcome::Failed(_) => Some(Signal::Failed),
+        Outcome::Refused => None,
+    }
+}
+
+/// A request that was to show whether its endpoint works again is over, and has not shown it.
+fn unproved<S: Store + ?Sized>(balancer: &mut Balancer, moment: &Moment<'_, S>, flight: &Flight) {
+    if flight.probe {
+        balancer.heard(
+            moment.store,
+            moment.now_ms(),
+            flight.picked,
+            Signal::Unproved,
+        );
+    }
 }
 
 /// Takes from a whole, good answer what it shows of its endpoint.

@@ -7,6 +7,7 @@
 pub(crate) mod codec;
 pub mod lease;
 pub mod ledger;
+pub mod members;
 pub mod memory;
 pub mod snapshots;
 

@@ -1,6 +1,7 @@
 //! Turns a shipped Envoy configuration into one for a test: other ports, endpoints and plugin
 //! configuration, everything else as shipped.
 
+use super::eds::EdsFile;
 use super::root;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -54,9 +55,54 @@ pub struct EnvoyConfig(pub Value);
 impl EnvoyConfig {
     /// The shipped configuration of `mode`, on free ports.
     pub fn shipped(mode: Mode) -> Result<Self, String> {
-        let file = mode.file();
-        let text =
-            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let mut config = Self::on_free_ports(&mode.file())?;
+        if mode != Mode::Plain {
+            config.use_module()?;
+        }
+        Ok(config)
+    }
+
+    /// The shipped configuration with discovery, on free ports. Its cluster `vllm_endpoints` reads `file`, and
+    /// `warmroute_admin` leads to Envoy's admin interface.
+    pub fn discovery(file: &EdsFile) -> Result<Self, String> {
+        let mut config = Self::on_free_ports(&root().join("envoy/discovery.yaml"))?;
+        config.use_module()?;
+        let endpoints = config.cluster("vllm_endpoints")?;
+        set(
+            endpoints,
+            "/eds_cluster_config/eds_config/path_config_source/path",
+            json!(file.path().display().to_string()),
+        )?;
+        // The cluster must know it before Envoy does.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(|e| e.to_string())?;
+        let admin = free.local_addr().map_err(|e| e.to_string())?;
+        let port = "/admin/address/socket_address/port_value";
+        set(&mut config.0, port, json!(admin.port()))?;
+        config.admin_at(admin)?;
+        Ok(config)
+    }
+
+    /// Lets `warmroute_admin` lead to `admin`.
+    pub fn admin_at(&mut self, admin: SocketAddr) -> Result<(), String> {
+        let members = "/load_assignment/endpoints/0/lb_endpoints";
+        set(
+            self.cluster("warmroute_admin")?,
+            members,
+            json!([member(&admin)]),
+        )
+    }
+
+    /// The cluster of this name.
+    pub fn cluster(&mut self, name: &str) -> Result<&mut Value, String> {
+        let clusters = self.0.pointer_mut("/static_resources/clusters");
+        let mut clusters = clusters.and_then(Value::as_array_mut).into_iter().flatten();
+        clusters
+            .find(|cluster| cluster.get("name").is_some_and(|known| known == name))
+            .ok_or_else(|| format!("the configuration has no cluster called {name}"))
+    }
+
+    fn on_free_ports(file: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         let mut config: Value =
             serde_saphyr::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
         set(
@@ -69,27 +115,17 @@ impl EnvoyConfig {
             "/static_resources/listeners/0/address/socket_address/port_value",
             json!(0),
         )?;
-        let mut config = Self(config);
-        if mode != Mode::Plain {
-            let module = module()?;
-            set(
-                config.wasm()?,
-                "/vm_config/code/local/filename",
-                json!(module.display().to_string()),
-            )?;
-        }
-        Ok(config)
+        Ok(Self(config))
+    }
+
+    fn use_module(&mut self) -> Result<(), String> {
+        let module = json!(module()?.display().to_string());
+        set(self.wasm()?, "/vm_config/code/local/filename", module)
     }
 
     /// Puts `endpoints` in place of the shipped ones, for Envoy's cluster and for the filter.
     pub fn endpoints(mut self, endpoints: &[SocketAddr]) -> Result<Self, String> {
-        let members: Vec<Value> = endpoints
-            .iter()
-            .map(|e| {
-                let address = json!({"address": e.ip().to_string(), "port_value": e.port()});
-                json!({"endpoint": {"address": {"socket_address": address}}})
-            })
-            .collect();
+        let members: Vec<Value> = endpoints.iter().map(member).collect();
         let clusters = self.0.pointer_mut("/static_resources/clusters");
         for cluster in clusters.and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(shipped) = cluster.pointer_mut("/load_assignment/endpoints/0/lb_endpoints")
@@ -152,6 +188,12 @@ impl EnvoyConfig {
             .and_then(|f| f.pointer_mut("/typed_config/config"))
             .ok_or_else(|| "the configuration has no filter called warmroute".to_owned())
     }
+}
+
+/// An endpoint as Envoy's clusters list it.
+pub fn member(address: &SocketAddr) -> Value {
+    let address = json!({"address": address.ip().to_string(), "port_value": address.port()});
+    json!({"endpoint": {"address": {"socket_address": address}}})
 }
 
 /// Sets what is at `pointer`, which must be there.

@@ -49,6 +49,7 @@ macro_rules! in_every_mode {
 pub mod check;
 pub mod client;
 pub mod config;
+pub mod eds;
 pub mod envoy;
 pub mod fleet;
 #[path = "../../examples/mock_vllm/server.rs"]

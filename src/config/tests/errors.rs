@@ -7,15 +7,15 @@ fn errors_of_notation() {
     for (json, text) in [
         (
             "",
-            "endpoints: missing: give `endpoints` (one pool) or `pools`",
+            "endpoints: missing: give `endpoints` or `clusters` (one pool), or `pools`",
         ),
         (
             " \n",
-            "endpoints: missing: give `endpoints` (one pool) or `pools`",
+            "endpoints: missing: give `endpoints` or `clusters` (one pool), or `pools`",
         ),
         (
             "{}",
-            "endpoints: missing: give `endpoints` (one pool) or `pools`",
+            "endpoints: missing: give `endpoints` or `clusters` (one pool), or `pools`",
         ),
         ("{", ".: EOF while parsing an object at line 1 column 1"),
         (
@@ -25,7 +25,7 @@ fn errors_of_notation() {
         ("nonsense", ".: expected ident at line 1 column 2"),
         (
             "[]",
-            ".: invalid length 1, expected struct Config with 12 elements at line 1 column 2",
+            ".: invalid length 1, expected struct Config with 15 elements at line 1 column 2",
         ),
         (
             r#"{"endpoints": [{"address": "10.0.0.1:1"}]} x"#,
@@ -55,7 +55,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `pools`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `saturation`, `explain`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `clusters`, `pools`, `discovery`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `saturation`, `health`, `explain`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,

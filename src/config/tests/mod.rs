@@ -1,7 +1,9 @@
 //! Configurations, parsed: what they mean, and what is said when they are wrong.
 
 mod defaults;
+mod discovery;
 mod errors;
+mod health;
 mod pool_errors;
 mod values;
 

@@ -121,7 +121,7 @@ fn errors_of_pools() {
     let pools = |list: &str| error_of(&format!(r#"{{"pools": [{list}]}}"#));
     assert_eq!(
         error(r#""pools": []"#),
-        "pools: give either `endpoints` (one pool) or `pools`, not both"
+        "pools: give either `endpoints` and `clusters` (one pool) or `pools`, not both"
     );
     assert_eq!(pools(""), "pools: must hold between 1 and 64 pools");
     let many: Vec<String> = (0..65)

@@ -154,7 +154,7 @@ impl Tokenizer {
         self.is_done() || self.is_malformed()
     }
 
-    pub(crate) fn push<S: Sink>(&mut self, input: &[u8], sink: &mut S) {
+    pub(crate) fn push<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) {
         let mut rest = input;
         while !rest.is_empty() && !self.is_settled() {
             let used = match self.state {
@@ -176,7 +176,7 @@ impl Tokenizer {
     }
 
     /// One byte outside the long runs.
-    fn step<S: Sink>(&mut self, byte: u8, sink: &mut S) {
+    fn step<S: Sink + ?Sized>(&mut self, byte: u8, sink: &mut S) {
         match self.state {
             State::Escape => return self.escape(byte, sink),
             State::Unicode => return self.unicode(byte, sink),
@@ -205,7 +205,7 @@ impl Tokenizer {
     }
 
     /// The first byte of a value, or the end of an empty array.
-    fn value<S: Sink>(&mut self, byte: u8, sink: &mut S) {
+    fn value<S: Sink + ?Sized>(&mut self, byte: u8, sink: &mut S) {
         match byte {
             b'{' => self.open(Kind::Object, sink),
             b'[' => self.open(Kind::Array, sink),
@@ -228,7 +228,7 @@ impl Tokenizer {
         }
     }
 
-    fn open<S: Sink>(&mut self, kind: Kind, sink: &mut S) {
+    fn open<S: Sink + ?Sized>(&mut self, kind: Kind, sink: &mut S) {
         let mut take = sink.begin(kind);
         if take == Take::Read && self.depth >= READ_DEPTH {
             take = Take::Skip;
@@ -254,7 +254,7 @@ impl Tokenizer {
         }
     }
 
-    fn close<S: Sink>(&mut self, kind_bit: u32, sink: &mut S) {
+    fn close<S: Sink + ?Sized>(&mut self, kind_bit: u32, sink: &mut S) {
         if self.depth == 0 || self.kinds & 1 != kind_bit {
             self.state = State::Malformed;
             return;
@@ -270,7 +270,7 @@ impl Tokenizer {
     }
 
     /// Whole numbers, each with its comma; whatever is not so simple goes the ordinary way.
-    fn integer_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    fn integer_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         let mut numbers = [0u64; INTEGERS];
         let mut count = 0usize;
         let mut used = 0usize;
@@ -292,7 +292,7 @@ impl Tokenizer {
         }
     }
 
-    fn scalar_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    fn scalar_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         let is_part =
             |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let end = input

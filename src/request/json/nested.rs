@@ -5,7 +5,7 @@ use crate::request::find::find_any;
 
 impl Tokenizer {
     /// Reads on in such a container, up to a string, its end or the end of the input.
-    pub(super) fn within_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    pub(super) fn within_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         match self.take {
             Take::Digest => self.digest_run(input, sink),
             Take::Read | Take::Skip => self.skip_run(input),
@@ -32,7 +32,7 @@ impl Tokenizer {
         stop + 1
     }
 
-    fn digest_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    fn digest_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         let mut used = 0usize;
         let mut start = 0usize;
         for &byte in input {
@@ -65,7 +65,7 @@ impl Tokenizer {
     }
 }
 
-fn emit_run<S: Sink>(input: &[u8], start: usize, end: usize, sink: &mut S) {
+fn emit_run<S: Sink + ?Sized>(input: &[u8], start: usize, end: usize, sink: &mut S) {
     if let Some(run) = input.get(start..end)
         && !run.is_empty()
     {

@@ -8,7 +8,7 @@ const STAGED_BYTES: usize = 512;
 
 impl Tokenizer {
     /// Reads on in a string, up to its end, a `\u` or the end of the input.
-    pub(super) fn string_run<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> usize {
+    pub(super) fn string_run<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) -> usize {
         let mut used = 0usize;
         loop {
             let rest = input.get(used..).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Tokenizer {
     }
 
     /// Gathers short pieces, since a sink takes one long piece much faster than many short ones.
-    fn stage<S: Sink>(&mut self, piece: &[u8], sink: &mut S) {
+    fn stage<S: Sink + ?Sized>(&mut self, piece: &[u8], sink: &mut S) {
         if self.text == Text::Skipped {
             return;
         }
@@ -66,7 +66,7 @@ impl Tokenizer {
         }
     }
 
-    pub(super) fn flush_staged<S: Sink>(&mut self, sink: &mut S) {
+    pub(super) fn flush_staged<S: Sink + ?Sized>(&mut self, sink: &mut S) {
         if !self.staged.is_empty() {
             let mut staged = std::mem::take(&mut self.staged);
             self.emit(&staged, sink);
@@ -75,7 +75,7 @@ impl Tokenizer {
         }
     }
 
-    fn end_string<S: Sink>(&mut self, sink: &mut S) {
+    fn end_string<S: Sink + ?Sized>(&mut self, sink: &mut S) {
         self.state = match self.text {
             Text::Key => {
                 sink.key(&self.key);
@@ -94,7 +94,7 @@ impl Tokenizer {
         };
     }
 
-    fn emit<S: Sink>(&mut self, piece: &[u8], sink: &mut S) {
+    fn emit<S: Sink + ?Sized>(&mut self, piece: &[u8], sink: &mut S) {
         match self.text {
             Text::Key => {
                 let room = KEY_BYTES.saturating_sub(self.key.len()).min(piece.len());
@@ -106,7 +106,7 @@ impl Tokenizer {
         }
     }
 
-    pub(super) fn escape<S: Sink>(&mut self, byte: u8, sink: &mut S) {
+    pub(super) fn escape<S: Sink + ?Sized>(&mut self, byte: u8, sink: &mut S) {
         self.state = State::InString;
         if self.text == Text::Skipped {
             return;
@@ -133,7 +133,7 @@ impl Tokenizer {
         self.stage(&[decoded], sink);
     }
 
-    pub(super) fn unicode<S: Sink>(&mut self, byte: u8, sink: &mut S) {
+    pub(super) fn unicode<S: Sink + ?Sized>(&mut self, byte: u8, sink: &mut S) {
         let Some(digit) = char::from(byte).to_digit(16) else {
             self.state = State::Malformed;
             return;
@@ -149,7 +149,12 @@ impl Tokenizer {
 
     /// The four digits of `\u` at `start`, if they are there; false leaves everything to the slow
     /// way.
-    fn unicode_at_once<S: Sink>(&mut self, input: &[u8], start: usize, sink: &mut S) -> bool {
+    fn unicode_at_once<S: Sink + ?Sized>(
+        &mut self,
+        input: &[u8],
+        start: usize,
+        sink: &mut S,
+    ) -> bool {
         let Some(digits) = input.get(start..start + 4) else {
             return false;
         };
@@ -163,7 +168,7 @@ impl Tokenizer {
     }
 
     /// A UTF-16 code unit that was escaped.
-    fn unit<S: Sink>(&mut self, code: u32, sink: &mut S) {
+    fn unit<S: Sink + ?Sized>(&mut self, code: u32, sink: &mut S) {
         if self.text == Text::Skipped {
             return;
         }
@@ -181,7 +186,7 @@ impl Tokenizer {
     }
 
     /// Emits a first half that stayed alone.
-    fn flush_high<S: Sink>(&mut self, sink: &mut S) {
+    fn flush_high<S: Sink + ?Sized>(&mut self, sink: &mut S) {
         if self.high != 0 {
             let high = std::mem::take(&mut self.high);
             self.emit_code(high, sink);
@@ -189,7 +194,7 @@ impl Tokenizer {
     }
 
     /// Emits a code point as UTF-8; a lone surrogate in the same manner, as three bytes.
-    fn emit_code<S: Sink>(&mut self, code: u32, sink: &mut S) {
+    fn emit_code<S: Sink + ?Sized>(&mut self, code: u32, sink: &mut S) {
         let tail = |shift: u32| 0x80 | ((code >> shift) & 0x3F) as u8;
         match code {
             0..0x80 => self.stage(&[code as u8], sink),

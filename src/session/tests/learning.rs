@@ -144,7 +144,9 @@ fn only_whole_and_good_answers_teach() {
     let failed = br#"{"error":{"code":500},"usage":{"prompt_tokens":4000,"completion_tokens":9}}"#;
     let unknown = br#"{"error":{"code":404},"usage":{"prompt_tokens":4000,"completion_tokens":9}}"#;
     for (status, answer) in [(200, failed), (500, failed), (404, unknown)] {
-        let mut bench = Bench::two(EXPLAINED);
+        // However often it fails.
+        let patient = r#", "health": {"failures": 1000000}"#;
+        let mut bench = Bench::two(&format!("{EXPLAINED}{patient}"));
         for _ in 0..20 {
             let cost = answered(&mut bench, &request, status, answer);
             assert_eq!(cost, (2_000, 256), "{status}");

@@ -2,6 +2,7 @@
 
 mod answers;
 mod failures;
+mod health;
 mod holding;
 mod learning;
 mod picks;

@@ -2,10 +2,18 @@
 
 use super::learning::Told;
 use super::*;
+use crate::health::Signal;
 
 const LATENCY: &str = r#", "policy": {"name": "expected_latency"}, "explain": {"log_field": true}"#;
 const REFUSED: &str = "upstream_reset_before_response_started{remote_connection_failure|\
                        delayed_connect_error:_Connection_refused}";
+
+/// One endpoint, which is picked whatever it holds.
+fn one() -> Bench {
+    Bench::new(&format!(
+        r#"{{"endpoints": [{{"address": "10.0.0.1:80"}}]{LATENCY}}}"#
+    ))
+}
 
 /// A chat of about 4,600 tokens.
 fn body() -> Vec<u8> {
@@ -36,7 +44,7 @@ fn served(bench: &mut Bench, status: u16, details: &str) -> (String, u64) {
 
 #[test]
 fn an_endpoint_that_refuses_a_connection_holds_nothing_any_more() {
-    let mut bench = Bench::two(LATENCY);
+    let mut bench = one();
     let (home, matched_tokens) = served(&mut bench, 200, "via_upstream");
     assert_eq!(matched_tokens, 0);
     let (again, matched_tokens) = served(&mut bench, 503, REFUSED);
@@ -77,9 +85,7 @@ fn neither_timeouts_nor_resets_nor_errors_are_a_restart() {
 
 #[test]
 fn requests_that_are_refused_together_leave_nothing_behind() {
-    let mut bench = Bench::new(&format!(
-        r#"{{"endpoints": [{{"address": "10.0.0.1:80"}}]{LATENCY}}}"#
-    ));
+    let mut bench = one();
     let view = chat();
     let mut sessions = [Session::default(), Session::default(), Session::default()];
     for session in &mut sessions {
@@ -89,8 +95,11 @@ fn requests_that_are_refused_together_leave_nothing_behind() {
     *view.details.borrow_mut() = Some(REFUSED.into());
     for session in &mut sessions {
         bench.handle(session, &view, Input::ResponseHeaders(Rest::End));
-        // The client tries again at once.
-        pick(&mut bench, &mut Session::default(), &chat());
+        // The client tries again at once, in vain.
+        let mut again = Session::default();
+        bench.handle(&mut again, &chat(), Input::RequestHeaders(Rest::Open));
+        let effects = bench.handle(&mut again, &chat(), Input::RequestBody(&body(), Rest::End));
+        assert_eq!(effects.reply.map(|reply| reply.status), Some(503));
         bench.now_us += 10_000;
     }
     bench.now_us += 1_000_000;
@@ -109,7 +118,15 @@ fn a_restart_teaches_nothing_of_the_age_at_which_blocks_are_given_up() {
     assert!(pick(&mut bench, &mut late, &view).1 > 4_000);
     let endpoint = crate::endpoint::Endpoint::new(home.parse().unwrap()).id();
     let now_ms = bench.now_us / 1_000;
-    bench.balancer.refused(&bench.store, now_ms, endpoint);
+    let refused = Signal::ScrapeRefused;
+    bench
+        .balancer
+        .heard(&bench.store, now_ms, endpoint, refused);
+    let back = Signal::Scraped {
+        kv_permille: 0,
+        awake: None,
+    };
+    bench.balancer.heard(&bench.store, now_ms, endpoint, back);
     view.status.set(Some(200));
     let missed = br#"{"usage":{"prompt_tokens":4650,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}"#;
     bench.handle(&mut late, &view, Input::ResponseBody(missed, Rest::End));

@@ -144,7 +144,10 @@ impl Gateway {
             };
             let page = metrics(replica);
             let answer = poller.answered((id, question), now_ms, 200, page.as_bytes(), &totals);
-            if let Answer::Report { asked_ms, report } = answer {
+            if let Answer::Report {
+                asked_ms, report, ..
+            } = answer
+            {
                 balancer.reported(&self.store, asked_ms, report);
             }
         }

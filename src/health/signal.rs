@@ -1,0 +1,62 @@
+//! What can be heard of an endpoint.
+
+/// What Envoy says of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may be used, as far as Envoy knows.
+    #[default]
+    Healthy,
+    /// It serves, but says of itself that it would rather not.
+    Degraded,
+    /// A check failed, outlier detection ejected it, or the control plane says so.
+    Unhealthy,
+    /// It is about to leave.
+    Draining,
+}
+
+/// Something heard of an endpoint. Client errors (4xx other than 429) are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// A request got a good answer; of one that probes, its first output is enough.
+    Good,
+    /// Part of an answer came, good or not.
+    Alive,
+    /// A request failed, and the endpoint is to blame.
+    Failed,
+    /// A request's connection was refused.
+    Refused,
+    /// Too busy, and how long it asked to be spared, in milliseconds.
+    Overloaded {
+        /// `None` if it did not say.
+        retry_after_ms: Option<u64>,
+    },
+    /// Envoy tried it first and went elsewhere: it failed somehow.
+    Blamed,
+    /// A request that probed is over, and says nothing of the endpoint: the client left or erred.
+    Unproved,
+    /// It answered a scrape.
+    Scraped {
+        /// KV usage in thousandths; 0 if it does not tell.
+        kv_permille: u32,
+        /// `None` if it does not tell.
+        awake: Option<bool>,
+    },
+    /// It did not answer a scrape in time.
+    ScrapeSilent,
+    /// A scrape's connection was refused.
+    ScrapeRefused,
+    /// The engine says that it is well.
+    EngineHealthy,
+    /// The engine says that it is not.
+    EngineUnhealthy,
+    /// The engine says that it sleeps.
+    Asleep,
+    /// The engine says that it does not.
+    Awake,
+    /// What Envoy says.
+    Envoy(Verdict),
+    /// It was discovered, and was not there before.
+    Came,
+    /// It is not there any more.
+    Left,
+}

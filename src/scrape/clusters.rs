@@ -1,0 +1,418 @@
+//! Envoy's answer to `/clusters?format=json`, read as it comes: the members of some clusters and what
+//! Envoy thinks of them.
+//!
+//! The answer may be megabytes long, with thousands of other clusters: these are skipped, nothing is
+//! built of them. The order of members of an object does not matter. Envoy 1.40 shows no metadata
+//! there. EDS's `TIMEOUT` comes as `UNHEALTHY`, and whom EDS says nothing about as `HEALTHY`.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::request::json::{Kind, Sink, Take, Tokenizer};
+use crate::request::number::whole;
+
+/// Most members that one answer may have, over all clusters that are read; further ones are counted.
+pub const MAX_MEMBERS: usize = 1_024;
+/// Longest text that is taken, in bytes: names of clusters, addresses and parts of localities.
+pub const MAX_NAME_BYTES: usize = 256;
+/// Longest locality, in bytes; a longer one is cut.
+pub const MAX_LOCALITY_BYTES: usize = 128;
+/// Largest weight; a larger one counts as this.
+pub const MAX_WEIGHT: u32 = 10_000;
+
+/// What Envoy thinks of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It may be used, as far as Envoy knows.
+    #[default]
+    Healthy,
+    /// It serves, but says of itself that it would rather not.
+    Degraded,
+    /// An active check failed or is still to come, outlier detection ejected it, or the control plane says so.
+    Unhealthy,
+    /// It is about to leave: nothing new is for it, what it has may finish.
+    Draining,
+}
+
+/// One member of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Capacity relative to the others, 1 to [`MAX_WEIGHT`].
+    pub weight: u32,
+    /// Level of failover: 0 comes first.
+    pub priority: u32,
+    /// `region/zone/sub_zone` without empty parts at the end; empty if Envoy was told none.
+    pub locality: String,
+    /// What Envoy thinks of it.
+    pub verdict: Verdict,
+}
+
+/// One cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Its members, in Envoy's order.
+    pub members: Vec<Member>,
+    /// Members that have no address of their own: pipes, names, port 0.
+    pub unusable: u32,
+    /// Members beyond [`MAX_MEMBERS`].
+    pub left_out: u32,
+}
+
+/// Why an answer says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClustersError {
+    /// It ends too early, or it is no JSON.
+    Broken,
+    /// It is JSON, but no list of clusters.
+    NoClusters,
+}
+
+impl fmt::Display for ClustersError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Broken => "the answer is cut off or no JSON; is its path /clusters?format=json?",
+            Self::NoClusters => "the answer has no cluster_statuses",
+        })
+    }
+}
+
+impl std::error::Error for ClustersError {}
+
+/// Reads one answer, in whatever pieces it comes.
+pub struct ClustersReader<'a> {
+    tokenizer: Tokenizer,
+    reader: Reader<'a>,
+}
+
+impl<'a> ClustersReader<'a> {
+    /// Looks for the clusters of these names.
+    pub fn new(names: &'a [String]) -> Self {
+        Self {
+            tokenizer: Tokenizer::new(),
+            reader: Reader::new(names),
+        }
+    }
+
+    /// The next piece.
+    pub fn push(&mut self, piece: &[u8]) {
+        // All readers that are not in the way of requests share one copy of the tokenizer's code.
+        self.tokenizer.push::<dyn Sink>(piece, &mut self.reader);
+    }
+
+    /// The answer is over: the clusters in the order in which their names were given, `None` where Envoy has no such
+    /// cluster.
+    ///
+    /// # Errors
+    ///
+    /// It was not whole, or no answer of that kind: nothing of it counts.
+    pub fn finish(self) -> Result<Vec<Option<Cluster>>, ClustersError> {
+        if !self.tokenizer.is_done() {
+            return Err(ClustersError::Broken);
+        }
+        if !self.reader.is_list {
+            return Err(ClustersError::NoClusters);
+        }
+        Ok(self.reader.found)
+    }
+}
+
+/// Where in the document the reader stands: inside which container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Outside,
+    Top,
+    Clusters,
+    Cluster,
+    Hosts,
+    Host,
+    Address,
+    Socket,
+    Health,
+    Locality,
+}
+
+/// What the value of the last key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Nothing,
+    /// A container that is read.
+    Inner(Place),
+    ClusterName,
+    Ip,
+    Port,
+    Weight,
+    Priority,
+    EdsHealth,
+    /// A flag that, if set, makes the verdict at least this bad.
+    Flag(Verdict),
+    /// Part of the locality: region, zone, sub-zone.
+    Part(usize),
+}
+
+/// A host that is being read.
+#[derive(Debug, Default)]
+struct Host {
+    ip: Option<IpAddr>,
+    port: Option<u16>,
+    weight: Option<u64>,
+    priority: Option<u64>,
+    locality: [String; 3],
+    verdict: Verdict,
+}
+
+/// Which cluster is being read. Envoy writes its name first, but nothing rests on that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    NotYet,
+    Wanted(usize),
+    Other,
+}
+
+struct Reader<'a> {
+    names: &'a [String],
+    place: Place,
+    slot: Slot,
+    text: Vec<u8>,
+    text_is_whole: bool,
+    named: Named,
+    cluster: Cluster,
+    host: Host,
+    is_list: bool,
+    found: Vec<Option<Cluster>>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(names: &'a [String]) -> Self {
+        Self {
+            names,
+            place: Place::Outside,
+            slot: Slot::Nothing,
+            text: Vec::new(),
+            text_is_whole: true,
+            named: Named::NotYet,
+            cluster: Cluster::default(),
+            host: Host::default(),
+            is_list: false,
+            found: vec![None; names.len()],
+        }
+    }
+
+    /// The container that a value of this kind opens, if it is one to read.
+    fn inner(&self, kind: Kind) -> Option<Place> {
+        let inner = match (self.place, self.slot) {
+            (Place::Outside, _) => Place::Top,
+            (Place::Clusters, _) => Place::Cluster,
+            (Place::Hosts, _) => Place::Host,
+            (_, Slot::Inner(inner)) => inner,
+            _ => return None,
+        };
+        let expected = match inner {
+            Place::Clusters | Place::Hosts => Kind::Array,
+            _ => Kind::Object,
+        };
+        (kind == expected && !(inner == Place::Hosts && self.named == Named::Other))
+            .then_some(inner)
+    }
+
+    fn open(&mut self, place: Place) {
+        match place {
+            Place::Clusters => self.is_list = true,
+            Place::Cluster => {
+                self.named = Named::NotYet;
+                self.cluster = Cluster::default();
+            }
+            Place::Host => self.host = Host::default(),
+            _ => {}
+        }
+        self.place = place;
+        self.slot = Slot::Nothing;
+    }
+
+    fn parent(&self) -> Place {
+        match self.place {
+            Place::Outside | Place::Top => Place::Outside,
+            Place::Clusters => Place::Top,
+            Place::Cluster => Place::Clusters,
+            Place::Hosts => Place::Cluster,
+            Place::Host => Place::Hosts,
+            Place::Address | Place::Health | Place::Locality => Place::Host,
+            Place::Socket => Place::Address,
+        }
+    }
+
+    fn host_is_over(&mut self) {
+        let host = std::mem::take(&mut self.host);
+        let address = host
+            .ip
+            .zip(host.port)
+            .map(|(ip, port)| SocketAddr::new(ip, port))
+            .filter(|address| address.port() != 0 && !address.ip().is_unspecified());
+        let Some(address) = address else {
+            self.cluster.unusable = self.cluster.unusable.saturating_add(1);
+            return;
+        };
+        if self.cluster.members.len() >= MAX_MEMBERS {
+            self.cluster.left_out = self.cluster.left_out.saturating_add(1);
+            return;
+        }
+        let small = |value: Option<u64>, default| {
+            value.map_or(default, |value| u32::try_from(value).unwrap_or(u32::MAX))
+        };
+        self.cluster.members.push(Member {
+            address,
+            weight: small(host.weight, 1).clamp(1, MAX_WEIGHT),
+            priority: small(host.priority, 0),
+            locality: locality(&host.locality),
+            verdict: host.verdict,
+        });
+    }
+
+    fn cluster_is_over(&mut self) {
+        let mut cluster = std::mem::take(&mut self.cluster);
+        let Named::Wanted(index) = self.named else {
+            return;
+        };
+        let found = self.found.iter().flatten();
+        let before: usize = found.map(|cluster| cluster.members.len()).sum();
+        let room = MAX_MEMBERS.saturating_sub(before);
+        let over = cluster.members.len().saturating_sub(room);
+        cluster.members.truncate(room);
+        let over = u32::try_from(over).unwrap_or(u32::MAX);
+        cluster.left_out = cluster.left_out.saturating_add(over);
+        if let Some(place @ None) = self.found.get_mut(index) {
+            *place = Some(cluster);
+        }
+    }
+
+    fn text_is_over(&mut self) {
+        let text = match self.text_is_whole {
+            true => std::str::from_utf8(&self.text).unwrap_or_default(),
+            false => "",
+        };
+        match self.slot {
+            Slot::ClusterName => {
+                let wanted = self.names.iter().position(|name| name == text);
+                self.named = wanted.map_or(Named::Other, Named::Wanted);
+            }
+            Slot::Ip => self.host.ip = text.parse().ok(),
+            Slot::EdsHealth => self.judge(match text {
+                "DRAINING" => Verdict::Draining,
+                "UNHEALTHY" | "TIMEOUT" => Verdict::Unhealthy,
+                "DEGRADED" => Verdict::Degraded,
+                _ => Verdict::Healthy,
+            }),
+            Slot::Part(at) => {
+                if let Some(part) = self.host.locality.get_mut(at) {
+                    *part = text.to_owned();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The worst that is said counts.
+    fn judge(&mut self, verdict: Verdict) {
+        self.host.verdict = self.host.verdict.max(verdict);
+    }
+}
+
+fn slot_of(place: Place, key: &[u8]) -> Slot {
+    match (place, key) {
+        (Place::Top, b"cluster_statuses") => Slot::Inner(Place::Clusters),
+        (Place::Cluster, b"name") => Slot::ClusterName,
+        (Place::Cluster, b"host_statuses") => Slot::Inner(Place::Hosts),
+        (Place::Host, b"address") => Slot::Inner(Place::Address),
+        (Place::Host, b"health_status") => Slot::Inner(Place::Health),
+        (Place::Host, b"locality") => Slot::Inner(Place::Locality),
+        (Place::Host, b"weight") => Slot::Weight,
+        (Place::Host, b"priority") => Slot::Priority,
+        (Place::Address, b"socket_address") => Slot::Inner(Place::Socket),
+        (Place::Socket, b"address") => Slot::Ip,
+        (Place::Socket, b"port_value") => Slot::Port,
+        (Place::Health, b"eds_health_status") => Slot::EdsHealth,
+        // It left, but still passes its active check: Envoy keeps it until it fails.
+        (Place::Health, b"pending_dynamic_removal") => Slot::Flag(Verdict::Draining),
+        (Place::Health, b"failed_active_degraded_check") => Slot::Flag(Verdict::Degraded),
+        (
+            Place::Health,
+            b"failed_active_health_check"
+            | b"failed_outlier_check"
+            | b"pending_active_hc"
+            | b"excluded_via_immediate_hc_fail"
+            | b"active_hc_timeout",
+        ) => Slot::Flag(Verdict::Unhealthy),
+        (Place::Locality, b"region") => Slot::Part(0),
+        (Place::Locality, b"zone") => Slot::Part(1),
+        (Place::Locality, b"sub_zone") => Slot::Part(2),
+        _ => Slot::Nothing,
+    }
+}
+
+fn locality(parts: &[String; 3]) -> String {
+    let mut text = parts.join("/");
+    text.truncate(text.trim_end_matches('/').len());
+    while text.len() > MAX_LOCALITY_BYTES {
+        text.pop();
+    }
+    text
+}
+
+impl Sink for Reader<'_> {
+    fn key(&mut self, key: &[u8]) {
+        self.slot = slot_of(self.place, key);
+    }
+
+    fn begin(&mut self, kind: Kind) -> Take {
+        if let Some(inner) = self.inner(kind) {
+            self.open(inner);
+            return Take::Read;
+        }
+        match (kind, self.slot) {
+            (Kind::String, Slot::ClusterName | Slot::Ip | Slot::EdsHealth | Slot::Part(_)) => {
+                self.text.clear();
+                self.text_is_whole = true;
+                Take::Read
+            }
+            _ => Take::Skip,
+        }
+    }
+
+    fn bytes(&mut self, piece: &[u8]) {
+        if self.text.len().saturating_add(piece.len()) > MAX_NAME_BYTES {
+            self.text_is_whole = false;
+        } else {
+            self.text.extend_from_slice(piece);
+        }
+    }
+
+    fn end(&mut self) {
+        self.text_is_over();
+    }
+
+    fn scalar(&mut self, text: &[u8]) {
+        match self.slot {
+            Slot::Port => {
+                self.host.port = whole(text).and_then(|port| u16::try_from(port).ok());
+            }
+            Slot::Weight => self.host.weight = whole(text),
+            Slot::Priority => self.host.priority = whole(text),
+            Slot::Flag(verdict) if text == b"true" => self.judge(verdict),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self) {
+        match self.place {
+            Place::Host => self.host_is_over(),
+            Place::Cluster => self.cluster_is_over(),
+            _ => {}
+        }
+        self.place = self.parent();
+        self.slot = Slot::Nothing;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! Endpoints that come, go and drain while requests are under way, as a real Envoy tells of them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[macro_use]
+mod support;
+
+#[path = "e2e_discovery/admin.rs"]
+mod admin;
+#[path = "e2e_discovery/setup.rs"]
+mod setup;
+
+use admin::{Admin, Behaviour};
+use serde_json::{Value, json};
+use setup::{INTERVAL, chat, fleet};
+use std::time::{Duration, Instant};
+use support::check::{SETTLE, decided, unharmed};
+use support::client::{Call, Protocol};
+use support::config::member;
+use support::fleet::INFLIGHT;
+
+/// What Envoy and all workers need to follow: two intervals.
+const FOLLOWED: Duration = Duration::from_millis(2 * INTERVAL);
+
+/// `name: function`, with one worker and with four.
+macro_rules! with_workers {
+    ($name:ident: $run:ident) => {
+        mod $name {
+            #[tokio::test]
+            async fn with_one_worker() {
+                super::$run(1).await;
+            }
+
+            #[tokio::test]
+            async fn with_four_workers() {
+                super::$run(4).await;
+            }
+        }
+    };
+}
+
+async fn follow_the_file(workers: u32) {
+    let mut one = fleet(3).start(workers).await;
+    let [a, b, c] = one.names();
+    one.eds.set(&one.addresses([0, 1]));
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    one.eds.set(&one.addresses([1, 2]));
+    let took = one.picks_are(&[&b, &c], FOLLOWED).await;
+    println!(
+        "followed within {} ms with {workers} workers",
+        took.as_millis()
+    );
+    one.eds.set(&one.addresses([0, 1, 2]));
+    one.picks_are(&[&a, &b, &c], FOLLOWED).await;
+    let stats = one.fleet.stats().await;
+    assert_eq!(stats.metric("warmroute_discovery_failures_total", &[]), 0.0);
+    assert!(stats.has("warmroute_discovery_age_ms"));
+    assert!(stats.metric("warmroute_discovery_age_ms", &[]) < 2.0 * INTERVAL as f64);
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(picks_follow_a_file_within_two_intervals: follow_the_file);
+
+/// A cluster of addresses, one of names, and endpoints of the configuration beside them.
+async fn mixed(workers: u32) {
+    let mut options = fleet(3);
+    options.plugin = json!({ "clusters": ["fixed", "named"] });
+    options.adjust = |config, addresses| {
+        let shipped = config.0["static_resources"]["clusters"]
+            .as_array_mut()
+            .unwrap();
+        let of = |name: &str, kind: &str, member: Value| {
+            json!({
+                "name": name, "type": kind, "connect_timeout": "1s", "dns_lookup_family": "V4_ONLY",
+                "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [member]}]},
+            })
+        };
+        let mut by_name = member(&addresses[1]);
+        by_name["endpoint"]["address"]["socket_address"]["address"] = json!("localhost");
+        by_name["load_balancing_weight"] = json!(5);
+        shipped.push(of("fixed", "STATIC", member(&addresses[0])));
+        shipped.push(of("named", "STRICT_DNS", by_name));
+        // The last one is in the filter's configuration.
+        let listed = json!([{"address": addresses[2].to_string()}]);
+        *config = config
+            .clone()
+            .plugin(&json!({ "endpoints": listed }))
+            .unwrap();
+    };
+    let mut one = options.start(workers).await;
+    let [a, b, c] = one.names();
+    one.picks_are(&[&a, &b, &c], FOLLOWED).await;
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(clusters_of_every_kind_and_endpoints_of_the_configuration_are_one_pool: mixed);
+
+/// What was known stays, whatever is wrong with the admin interface.
+async fn bad_admin(workers: u32) {
+    let admin = Admin::start().await;
+    let mut options = fleet(2);
+    options.admin = Some(admin.address());
+    let addresses_to = admin.clone();
+    let mut one = options.start(workers).await;
+    let [a, b] = one.names();
+    addresses_to.tells(&one.addresses([0, 1]));
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    let mut counted = one.failures().await;
+    for behaviour in [
+        Behaviour::Status(500),
+        Behaviour::Status(503),
+        Behaviour::Body("<html>not that page</html>".into()),
+        Behaviour::Body(String::new()),
+        Behaviour::Body("{}".into()),
+        Behaviour::Body(r#"{"cluster_statuses": [{"name": "other"}]}"#.into()),
+        Behaviour::Cut,
+        Behaviour::Silent,
+        Behaviour::Hangup,
+    ] {
+        let text = format!("{behaviour:?}");
+        admin.set(behaviour);
+        let begun = Instant::now();
+        while one.failures().await < counted + 2.0 {
+            assert!(begun.elapsed() < SETTLE, "{text} is not counted");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let age = one
+            .fleet
+            .stats()
+            .await
+            .metric("warmroute_discovery_age_ms", &[]);
+        assert!(age > INTERVAL as f64, "{text}: {age} ms");
+        one.picks_are(&[&a, &b], FOLLOWED).await;
+        admin.tells(&one.addresses([0, 1]));
+        one.known_within(FOLLOWED + Duration::from_secs(1)).await;
+        counted = one.failures().await;
+    }
+    assert!(
+        one.fleet
+            .envoy
+            .log()
+            .contains("discovery through cluster `warmroute_admin`: status 500")
+    );
+    // One answer without members is not believed, two are.
+    admin.tells_once(&[]).await;
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    admin.tells(&one.addresses([1]));
+    one.picks_are(&[&b], FOLLOWED).await;
+    admin.tells(&[]);
+    one.answers_are(503, 2 * FOLLOWED).await;
+    admin.tells(&one.addresses([0]));
+    one.picks_are(&[&a], FOLLOWED).await;
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(a_bad_admin_interface_takes_no_endpoint_away: bad_admin);
+
+/// Who drains, is unhealthy or leaves gets nothing new, and what it has ends well.
+async fn streams_end_well(workers: u32) {
+    let mut one = fleet(2).slow().start(workers).await;
+    let [a, b] = one.names();
+    let addresses = one.addresses([0, 1]);
+    let [first, second] = [addresses[0], addresses[1]];
+    one.eds.set(&addresses);
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    for change in ["DRAINING", "UNHEALTHY", "TIMEOUT", "gone"] {
+        let stream = one.open_stream_on(&a).await;
+        match change {
+            "gone" => one.eds.set(&[second]),
+            health => one
+                .eds
+                .set_with_health(&[(first, health), (second, "HEALTHY")]),
+        }
+        one.picks_are(&[&b], FOLLOWED).await;
+        let held = one.inflight(&a).await;
+        assert_eq!(held, 1.0, "{change}: the stream is still there");
+        let answer = stream.finish().await.unwrap();
+        assert!(answer.text().ends_with("data: [DONE]\n\n"), "{change}");
+        one.eds.set(&addresses);
+        one.picks_are(&[&a, &b], FOLLOWED).await;
+    }
+    // If nobody else is there, an unhealthy one is asked all the same, but none that drains.
+    one.eds
+        .set_with_health(&[(first, "UNHEALTHY"), (second, "DRAINING")]);
+    one.picks_are(&[&a], FOLLOWED).await;
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(who_drains_or_leaves_gets_nothing_new_and_its_streams_end_well: streams_end_well);
+
+/// Case A4.
+async fn leaves_and_returns(workers: u32) {
+    let mut one = fleet(2).slow().start(workers).await;
+    let [a, b] = one.names();
+    let addresses = one.addresses([0, 1]);
+    one.eds.set(&addresses);
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    let mut streams = Vec::new();
+    for round in 0..3 {
+        streams.push(one.open_stream_on(&a).await);
+        one.eds.set(&addresses[1..]);
+        one.picks_are(&[&b], FOLLOWED).await;
+        let held = one.inflight(&a).await;
+        assert!((0.0..=3.0).contains(&held), "round {round}: {held}");
+        if round == 1 {
+            // One ends while its endpoint is away, and one client leaves.
+            drop(streams.pop());
+            streams.pop().unwrap().finish().await.unwrap();
+            let begun = Instant::now();
+            while one.inflight(&a).await != 0.0 {
+                assert!(begun.elapsed() < SETTLE, "{} held", one.inflight(&a).await);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        one.eds.set(&addresses);
+        one.picks_are(&[&a, &b], FOLLOWED).await;
+    }
+    for stream in streams {
+        stream.finish().await.unwrap();
+    }
+    let stats = one.fleet.stats().await;
+    for name in INFLIGHT {
+        let below = stats.samples(name, &[]).find(|one| one.value > 1e15);
+        assert_eq!(below, None, "a gauge below zero wraps");
+    }
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(a4_an_endpoint_that_leaves_and_returns_ends_at_zero: leaves_and_returns);
+
+/// Envoy starts before it knows an endpoint, and a pool becomes empty and full again.
+async fn nobody_yet(workers: u32) {
+    let options = fleet(1);
+    let mut one = options.start_with(workers, &[]).await;
+    let [a] = one.names();
+    let answer = one
+        .fleet
+        .client(Protocol::Http1)
+        .send(Call::chat(&chat(0)))
+        .await
+        .unwrap();
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert_eq!(answer.header("x-warmroute-reason"), "no_endpoint");
+    one.eds.set(&one.addresses([0]));
+    // While there is nobody, Envoy is asked more often.
+    one.picks_are(&[&a], Duration::from_millis(INTERVAL)).await;
+    one.eds.set(&[]);
+    one.answers_are(503, 2 * FOLLOWED).await;
+    one.eds.set(&one.addresses([0]));
+    one.picks_are(&[&a], Duration::from_millis(INTERVAL)).await;
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(a_pool_may_be_empty_at_first: nobody_yet);
+
+/// Levels of failover: the second level only if nobody of the first is healthy.
+#[tokio::test]
+async fn a_level_of_failover_is_used_when_the_one_before_it_is_not() {
+    let mut one = fleet(2).start(1).await;
+    let [a, b] = one.names();
+    let addresses = one.addresses([0, 1]);
+    let levels = |health: &str| {
+        let mut first = member(&addresses[0]);
+        first["health_status"] = json!(health);
+        json!([
+            {"priority": 0, "locality": {"region": "near"}, "lb_endpoints": [first]},
+            {"priority": 1, "locality": {"region": "far"}, "lb_endpoints": [member(&addresses[1])]},
+        ])
+    };
+    one.eds.write(levels("HEALTHY"));
+    one.picks_are(&[&a], FOLLOWED).await;
+    one.eds.write(levels("UNHEALTHY"));
+    one.picks_are(&[&b], FOLLOWED).await;
+    one.eds.write(levels("HEALTHY"));
+    one.picks_are(&[&a], FOLLOWED).await;
+    unharmed(&mut one.fleet).await;
+}
+
+/// Whom Envoy's outlier detection ejects in the cluster that carries the requests.
+#[tokio::test]
+async fn who_envoy_ejects_gets_nothing_new_until_it_is_let_back() {
+    let mut one = fleet(2).start(1).await;
+    let [a, b] = one.names();
+    one.eds.set(&one.addresses([0, 1]));
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    let client = one.fleet.client(Protocol::Http1);
+    let mut failed = 0;
+    for number in 0..200 {
+        let call = Call::chat(&chat(number));
+        let answer = client
+            .send(call.header("x-mock-fault", "status=500"))
+            .await
+            .unwrap();
+        failed += u32::from(decided(&answer.headers, "endpoint") == a);
+        if failed == 5 {
+            break;
+        }
+        // Only one of them fails five times in a row.
+        client.send(Call::chat(&chat(number))).await.unwrap();
+    }
+    one.picks_are(&[&a, &b], 4 * SETTLE).await;
+    unharmed(&mut one.fleet).await;
+}
+
+/// No client reaches the admin interface through the filter, with endpoints from anywhere.
+#[tokio::test]
+async fn nobody_is_steered_to_who_is_no_member() {
+    let mut one = fleet(2).start(1).await;
+    let [a, b] = one.names();
+    one.eds.set(&one.addresses([0]));
+    one.picks_are(&[&a], FOLLOWED).await;
+    let client = one.fleet.client(Protocol::Http1);
+    let admin = one.fleet.envoy.admin.to_string();
+    for (header, value) in [
+        ("x-envoy-original-dst-host", admin.as_str()),
+        ("x-envoy-original-dst-host", b.as_str()),
+        ("x-gateway-destination-endpoint", b.as_str()),
+    ] {
+        let call = Call::get("/v1/models").header(header, value);
+        let answer = client.send(call).await.unwrap();
+        assert_eq!(
+            answer.json()["data"][0]["id"],
+            "tiny",
+            "{header}: {}",
+            answer.text()
+        );
+        assert_eq!(decided(&answer.headers, "endpoint"), a);
+    }
+    assert_eq!(one.fleet.mocks[1].seen().len(), 0);
+    unharmed(&mut one.fleet).await;
+}

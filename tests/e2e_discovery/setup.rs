@@ -1,0 +1,219 @@
+//! Replicas that Envoy learns of, and where requests go.
+
+use crate::support::check::{SETTLE, decided};
+use crate::support::client::{Call, HttpClient, Protocol, Streaming};
+use crate::support::config::EnvoyConfig;
+use crate::support::eds::EdsFile;
+use crate::support::envoy::EnvoyProcess;
+use crate::support::fleet::Fleet;
+use crate::support::mock::{Mock, MockOptions};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use warmroute::sim::replica::Profile;
+
+/// Between two readings of Envoy's list, in milliseconds: as shipped.
+pub const INTERVAL: u64 = 1_000;
+/// Requests that must agree on where requests go; each has a connection of its own, so that it may come to any
+/// worker.
+const WITNESSES: usize = 24;
+
+/// What to start.
+pub struct Options {
+    mocks: Vec<MockOptions>,
+    /// Laid over the shipped plugin configuration.
+    pub plugin: Value,
+    /// Asked in place of Envoy's own admin interface.
+    pub admin: Option<SocketAddr>,
+    /// The last change to Envoy's configuration, with the replicas' addresses.
+    pub adjust: fn(&mut EnvoyConfig, &[SocketAddr]),
+}
+
+/// So many replicas; Envoy's file names all of them.
+pub fn fleet(replicas: usize) -> Options {
+    let mock = || MockOptions {
+        profile: Profile::fast(),
+        ..MockOptions::default()
+    };
+    Options {
+        mocks: (0..replicas).map(|_| mock()).collect(),
+        plugin: json!({}),
+        admin: None,
+        adjust: |_, _| {},
+    }
+}
+
+impl Options {
+    /// A token takes 100 ms, so that a stream of [`slow_chat`] takes seconds.
+    pub fn slow(mut self) -> Self {
+        for mock in &mut self.mocks {
+            mock.profile.step_base_us = 100_000;
+        }
+        self
+    }
+
+    /// Starts all of it; Envoy knows all replicas.
+    pub async fn start(self, workers: u32) -> Discovering {
+        self.begin(workers, None).await
+    }
+
+    /// The same, but Envoy knows only these.
+    pub async fn start_with(self, workers: u32, known: &[SocketAddr]) -> Discovering {
+        self.begin(workers, Some(known)).await
+    }
+
+    async fn begin(self, workers: u32, known: Option<&[SocketAddr]>) -> Discovering {
+        let mut mocks = Vec::new();
+        for mock in self.mocks {
+            mocks.push(Mock::start(mock).await.unwrap());
+        }
+        let addresses: Vec<SocketAddr> = mocks.iter().map(Mock::addr).collect();
+        let eds = EdsFile::new(known.unwrap_or(&addresses));
+        let common = json!({
+            "policy": {"name": "round_robin"}, "scrape": null, "explain": {"response_header": true},
+        });
+        let config = EnvoyConfig::discovery(&eds).unwrap();
+        let mut config = config
+            .plugin(&common)
+            .unwrap()
+            .plugin(&self.plugin)
+            .unwrap();
+        if let Some(admin) = self.admin {
+            config.admin_at(admin).unwrap();
+        }
+        (self.adjust)(&mut config, &addresses);
+        let envoy = EnvoyProcess::start(&config, workers).await.unwrap();
+        let fleet = Fleet { envoy, mocks };
+        Discovering { fleet, eds }
+    }
+}
+
+/// A fleet whose endpoints Envoy discovers.
+pub struct Discovering {
+    pub fleet: Fleet,
+    /// Where Envoy reads of them.
+    pub eds: EdsFile,
+}
+
+pub fn chat(number: usize) -> Value {
+    json!({
+        "model": "tiny", "max_tokens": 1,
+        "messages": [{"role": "user", "content": format!("Prompt number {number}")}],
+    })
+}
+
+/// A stream of six seconds from a slow replica.
+pub fn slow_chat() -> Value {
+    json!({
+        "model": "tiny", "max_tokens": 60, "stream": true,
+        "messages": [{"role": "user", "content": "Count to sixty"}],
+    })
+}
+
+impl Discovering {
+    /// The replicas' names in metrics and decisions.
+    pub fn names<const N: usize>(&self) -> [String; N] {
+        self.fleet.endpoints().try_into().expect("so many replicas")
+    }
+
+    /// Addresses of some replicas.
+    pub fn addresses<const N: usize>(&self, which: [usize; N]) -> Vec<SocketAddr> {
+        which
+            .iter()
+            .map(|at| self.fleet.mocks[*at].addr())
+            .collect()
+    }
+
+    fn new_client(&self) -> HttpClient {
+        self.fleet.client(Protocol::Http1)
+    }
+
+    /// Where requests go, as seen by some on new connections; statuses of those that go nowhere.
+    async fn picks(&self) -> BTreeSet<String> {
+        let ask = async |number| {
+            let answer = self
+                .new_client()
+                .send(Call::chat(&chat(number)))
+                .await
+                .unwrap();
+            match answer.status {
+                200 => decided(&answer.headers, "endpoint"),
+                status => format!("status {status}"),
+            }
+        };
+        let picks = futures_util::future::join_all((0..WITNESSES).map(ask)).await;
+        picks.into_iter().collect()
+    }
+
+    /// Waits until requests go to these and nowhere else, and says how long that took.
+    ///
+    /// # Panics
+    /// If it takes longer than `limit`, or does not last.
+    pub async fn picks_are(&self, expected: &[&String], limit: Duration) -> Duration {
+        let expected: BTreeSet<String> = expected.iter().map(|name| (*name).clone()).collect();
+        let begun = Instant::now();
+        let took = loop {
+            // What was seen in between is not older than this.
+            let asked = begun.elapsed();
+            let picks = self.picks().await;
+            if picks == expected {
+                break asked;
+            }
+            assert!(asked < limit, "{picks:?} after {asked:?}, not {expected:?}");
+        };
+        assert_eq!(self.picks().await, expected, "it did not last");
+        took
+    }
+
+    /// Waits until every request is answered so.
+    ///
+    /// # Panics
+    /// If it takes longer than `limit`.
+    pub async fn answers_are(&self, status: u16, limit: Duration) {
+        self.picks_are(&[&format!("status {status}")], limit).await;
+    }
+
+    /// A stream of some seconds on this endpoint.
+    pub async fn open_stream_on(&self, endpoint: &str) -> Streaming {
+        for _ in 0..20 {
+            let stream = self
+                .new_client()
+                .open(Call::chat(&slow_chat()))
+                .await
+                .unwrap();
+            if decided(&stream.headers, "endpoint") == endpoint {
+                return stream;
+            }
+        }
+        panic!("no stream goes to {endpoint}");
+    }
+
+    /// Requests that the filter says are under way on this endpoint.
+    pub async fn inflight(&self, endpoint: &str) -> f64 {
+        let stats = self.fleet.stats().await;
+        stats.metric("warmroute_inflight_requests", &[("endpoint", endpoint)])
+    }
+
+    /// Failures of discovery so far.
+    pub async fn failures(&self) -> f64 {
+        let stats = self.fleet.stats_now().await;
+        stats.metric("warmroute_discovery_failures_total", &[])
+    }
+
+    /// Waits until the members are known for certain.
+    ///
+    /// # Panics
+    /// If they are not within `limit`.
+    pub async fn known_within(&self, limit: Duration) {
+        let begun = Instant::now();
+        loop {
+            let stats = self.fleet.stats_now().await;
+            if stats.metric("warmroute_discovery_age_ms", &[]) < INTERVAL as f64 / 2.0 {
+                return;
+            }
+            assert!(begun.elapsed() < limit.max(SETTLE), "still old");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
