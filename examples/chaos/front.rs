@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// For the filter to hear of its first members.
 const START_LIMIT: Duration = Duration::from_secs(10);
+const WORKERS_LAG: Duration = Duration::from_millis(300);
 /// How long the gauges may lag behind the last answer.
 const SETTLE: Duration = Duration::from_secs(3);
 
@@ -63,9 +64,7 @@ impl Front {
     /// In front of the members in a file, for which the filter asks every `interval_ms`. Returns when
     /// it knows of any: an Envoy that has just started does not, for a moment.
     pub async fn discovered(setup: &Setup, eds: &Eds, interval_ms: u32) -> Result<Self, String> {
-        let config = EnvoyConfig::shipped(setup.mode)?;
-        let config = eds.applied(config, setup.mode, interval_ms)?;
-        let front = Self::start(setup, config).await?;
+        let front = Self::start(setup, eds.config(setup.mode, interval_ms)?).await?;
         let begun = Instant::now();
         let client = HttpClient::new(front.listener(), Protocol::Http1);
         while client.send(Call::get("/version")).await?.status != 200 {
@@ -74,6 +73,8 @@ impl Front {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        // What one worker knows, the others know a tick later.
+        tokio::time::sleep(WORKERS_LAG).await;
         Ok(front)
     }
 

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Behind a cluster whose members Envoy itself uses.
 pub async fn run(context: &Context) -> Result {
     let replicas = Replica::start_all(4, &Kind::new("l4", SPEED)).await?;
-    let mut eds = Eds::new(&addresses(&replicas))?;
+    let mut eds = Eds::new(&addresses(&replicas));
     let setup = Setup::new(Mode::OverrideHost, context.workers);
     let front = Front::discovered(&setup, &eds, INTERVAL_MS).await?;
     let load = front.load(&Order::chats(context.seed, RATE_PER_S, SPEED, LIMIT));
@@ -32,9 +32,9 @@ pub async fn run(context: &Context) -> Result {
     let restless = replicas.first().ok_or("no replica")?.address;
     let mut flaps = Vec::new();
     for _ in 0..FLAPS {
-        eds.remove(restless)?;
+        eds.remove(restless);
         tokio::time::sleep(AWAY).await;
-        eds.set(restless, Health::Healthy)?;
+        eds.set(restless, Health::Healthy);
         flaps.push(load.elapsed());
         tokio::time::sleep(HERE).await;
     }

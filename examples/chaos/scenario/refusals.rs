@@ -12,7 +12,7 @@ use serde_json::json;
 use std::time::Duration;
 
 const RATE_PER_S: f64 = 60.0;
-const SPAN: Duration = Duration::from_secs(4);
+const SPAN: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Each client gets the engine's own 429, and its Retry-After.

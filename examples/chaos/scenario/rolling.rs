@@ -26,7 +26,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(240);
 /// In the mode that has no failover: a request at a replica that is away would fail.
 pub async fn run(context: &Context) -> Result {
     let mut replicas = Replica::start_all(4, &Kind::new("l4", SPEED)).await?;
-    let mut eds = Eds::new(&addresses(&replicas))?;
+    let mut eds = Eds::new(&addresses(&replicas));
     let setup = Setup::new(Mode::OriginalDst, context.workers);
     let front = Front::discovered(&setup, &eds, INTERVAL_MS).await?;
     let order = Order::chats(context.seed, RATE_PER_S, SPEED, RUN_LIMIT);
@@ -36,12 +36,12 @@ pub async fn run(context: &Context) -> Result {
     let mut restarts = Vec::new();
     for replica in &mut replicas {
         let begun = load.elapsed();
-        eds.set(replica.address, Health::Draining)?;
+        eds.set(replica.address, Health::Draining);
         tokio::time::sleep(NOTICE).await;
         until_idle(replica).await?;
         replica.terminate(DRAIN_LIMIT).await?;
         replica.run().await?;
-        eds.set(replica.address, Health::Healthy)?;
+        eds.set(replica.address, Health::Healthy);
         tokio::time::sleep(NOTICE).await;
         restarts.push((replica.address.to_string(), begun));
     }

@@ -32,7 +32,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(150);
 pub async fn run(context: &Context) -> Result {
     let kind = Kind::new("l4-fp8", SPEED);
     let mut replicas = Replica::start_all(2, &kind).await?;
-    let mut eds = Eds::new(&addresses(&replicas))?;
+    let mut eds = Eds::new(&addresses(&replicas));
     let setup = Setup::new(Mode::OriginalDst, context.workers);
     let front = Front::discovered(&setup, &eds, INTERVAL_MS).await?;
     let load = front.load(&Order::chats(context.seed, RATE_PER_S, SPEED, RUN_LIMIT));
@@ -40,19 +40,19 @@ pub async fn run(context: &Context) -> Result {
     let grown = load.elapsed();
     for _ in 0..4 {
         let new = Replica::start(&kind).await?;
-        eds.set(new.address, Health::Healthy)?;
+        eds.set(new.address, Health::Healthy);
         replicas.push(new);
     }
     tokio::time::sleep(real(PHASE_S)).await;
     let shrunk = load.elapsed();
     let leaving = replicas.split_off(2);
     for replica in &leaving {
-        eds.set(replica.address, Health::Draining)?;
+        eds.set(replica.address, Health::Draining);
     }
     tokio::time::sleep(NOTICE).await;
     for mut replica in leaving {
         until_idle(&replica).await?;
-        eds.remove(replica.address)?;
+        eds.remove(replica.address);
         replica.terminate(DRAIN_LIMIT).await?;
     }
     let left = (shrunk + real(PHASE_S)).saturating_sub(load.elapsed());

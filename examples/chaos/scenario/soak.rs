@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Lasts so many minutes, and a little.
 pub async fn soak(context: &Context, minutes: u64) -> Result {
     let mut replicas = Replica::start_all(4, &Kind::new("l4", SPEED)).await?;
-    let mut eds = Eds::new(&addresses(&replicas))?;
+    let mut eds = Eds::new(&addresses(&replicas));
     let setup = Setup::new(Mode::OverrideHost, context.workers);
     let front = Front::discovered(&setup, &eds, INTERVAL_MS).await?;
     let envoy = match Process::own_envoys()?.as_slice() {
@@ -100,12 +100,13 @@ async fn mishap(
     let turn = (second / ROUND_S % count) as usize;
     let victim = replicas.get_mut(turn).ok_or("no replica")?;
     match second % ROUND_S {
-        KILL_S => victim.kill(),
-        RUN_S => victim.run().await,
+        KILL_S => victim.kill()?,
+        RUN_S => victim.run().await?,
         LEAVE_S => eds.remove(victim.address),
         RETURN_S => eds.set(victim.address, Health::Healthy),
-        _ => Ok(()),
+        _ => {}
     }
+    Ok(())
 }
 
 /// The mean of the last tenth over that of the second tenth: the first one is for warming up.
