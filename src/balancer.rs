@@ -17,6 +17,7 @@ use crate::config::{Config, KeySource, PoolConfig, Saturation};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
 use crate::health::{Board, Turn};
 use crate::index::{BLOCK_BYTES, Match, SharedIndex};
+use crate::models::{Affinity, Catalogue, Serves};
 use crate::policy::{self, Candidate, Load, Policy, PolicySpec, Reason, View};
 use crate::rates::{Pace, Rates};
 use crate::state::Store;
@@ -126,6 +127,8 @@ struct Known {
     given_blocks: u32,
     pace: Pace,
     seen: Seen,
+    serves: Serves,
+    affinity: Affinity,
 }
 
 struct PoolState {
@@ -149,19 +152,6 @@ impl PoolState {
             fixed: config.pool.clone(),
             config: config.clone(),
         }
-    }
-
-    /// Whose turn it is depends on who takes turns: each set of eligible endpoints counts its own.
-    fn counter(&self, model: Option<&str>) -> u64 {
-        let endpoints = self.config.pool.endpoints();
-        if endpoints.iter().all(|endpoint| endpoint.models.is_empty()) {
-            return self.counter;
-        }
-        let mut eligible = xxhash_rust::xxh64::Xxh64::new(self.counter);
-        for endpoint in endpoints.iter().filter(|endpoint| endpoint.serves(model)) {
-            eligible.update(&endpoint.id().0.to_le_bytes());
-        }
-        eligible.digest()
     }
 
     fn reads_body(&self) -> bool {
@@ -195,6 +185,7 @@ pub struct Balancer {
     board: Board,
     /// Not told yet.
     turns: Vec<Turn>,
+    catalogue: Catalogue,
 }
 
 impl Balancer {
@@ -213,6 +204,7 @@ impl Balancer {
             learned: Learned::default(),
             board: Board::new(config.health.settings),
             turns: Vec::new(),
+            catalogue: Catalogue::new(config.models.clone()),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -237,7 +229,8 @@ impl Balancer {
 
     /// Whether any pick may depend on a request's body.
     pub fn reads_body(&self) -> bool {
-        self.pools.len() > 1 || self.pools.iter().any(PoolState::reads_body)
+        let by_model = self.pools.len() > 1 || self.config.models.is_some();
+        by_model || self.pools.iter().any(PoolState::reads_body)
     }
 
     /// Whether the pool's policy asks the prefix index.
@@ -245,22 +238,6 @@ impl Balancer {
         self.pools
             .get(pool)
             .is_some_and(|pool| pool.policy.reads_index())
-    }
-
-    /// The pool for `model`: the one that names it, else the first that names none, else the first.
-    pub fn pool_for(&self, model: Option<&str>) -> usize {
-        let naming = model.and_then(|model| {
-            self.pools
-                .iter()
-                .position(|pool| pool.config.models.iter().any(|named| named == model))
-        });
-        naming
-            .or_else(|| {
-                self.pools
-                    .iter()
-                    .position(|pool| pool.config.models.is_empty())
-            })
-            .unwrap_or(0)
     }
 
     /// The pool at `index`.
@@ -326,17 +303,29 @@ impl Balancer {
             .filter(|_| state.policy.reads_index())
             .map(|index| index.latest(store));
         let text = index.map(|_| self.learned.text_estimator(&self.config.tokens, ask.model));
+        let catalogue = &self.catalogue;
+        let wanted = catalogue.wanted(ask.model);
         let known: Vec<Known> = state
-            .ids
+            .config
+            .pool
+            .endpoints()
             .iter()
+            .zip(&state.ids)
             .zip(seen)
             .enumerate()
-            .map(|(at, (id, seen))| {
+            .map(|(at, ((endpoint, id), seen))| {
                 let mut known = Known {
                     pace: paces.get(at).copied().unwrap_or_default(),
                     seen,
                     ..Known::default()
                 };
+                if let Some(wanted) = &wanted {
+                    known.serves = catalogue.serves(endpoint, wanted);
+                    known.affinity = match known.seen.fresh {
+                        true => catalogue.affinity(*id, wanted),
+                        false => Affinity::default(),
+                    };
+                }
                 if let (Some(index), Some(text)) = (index, text) {
                     known.matched = index.longest_match(*id, ask.blocks);
                     let bytes = u64::from(known.matched.blocks) * u64::from(BLOCK_BYTES);
@@ -355,7 +344,7 @@ impl Balancer {
         let reservation = self.ledger.reserve(
             store,
             now_ms,
-            state.counter(ask.model),
+            state.counter(&known),
             &state.ids,
             |carried, sequence| {
                 decided = decide(state, rules, ask, carried, &known, sequence, moment);
@@ -449,11 +438,12 @@ fn decide(
     (now_ms, random): (u64, u64),
 ) -> Result<Decision, Refusal> {
     let mut candidates = all_candidates(state, carried, known, now_ms);
-    serving::keep(&mut candidates, &state.config.pool, ask.model)?;
+    serving::keep(&mut candidates, known)?;
     standing::keep(&mut candidates, &state.ids, rules.board, now_ms)?;
     if let Some(limits) = rules.limits {
         saturation::keep(&mut candidates, limits, ask.share_permille)?;
     }
+    serving::keep_placed(&mut candidates, known);
     let view = View {
         pool: &state.config.pool,
         candidates: &candidates,

@@ -69,6 +69,7 @@ pub mod endpoint;
 pub mod health;
 pub mod index;
 pub mod metrics;
+pub mod models;
 pub mod policy;
 pub mod poller;
 pub mod prefix;

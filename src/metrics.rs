@@ -34,8 +34,6 @@ pub trait Meter {
     fn record(&self, id: u32, value: u64);
 }
 
-/// How often a state that lasts is told again, in milliseconds.
-const STATE_AGAIN_MS: u64 = 1_000;
 /// Most endpoints whose names are kept, those that left included.
 const MAX_NAMES: usize = 4_096;
 
@@ -57,8 +55,6 @@ pub struct Metrics<M> {
     meter: M,
     defined: BTreeMap<Key, Defined>,
     names: BTreeMap<EndpointId, String>,
-    /// What the host was last told of each endpoint's state, and when.
-    states: BTreeMap<EndpointId, (State, u64)>,
 }
 
 impl<M: Meter> Metrics<M> {
@@ -68,7 +64,6 @@ impl<M: Meter> Metrics<M> {
             meter,
             defined: BTreeMap::new(),
             names: BTreeMap::new(),
-            states: BTreeMap::new(),
         };
         metrics.follow(balancer);
         metrics
@@ -83,7 +78,6 @@ impl<M: Meter> Metrics<M> {
             self.flush();
             self.defined.clear();
             self.names.clear();
-            self.states.clear();
         }
         for (id, endpoint) in present {
             let name = || endpoint.name().to_owned();
@@ -208,12 +202,18 @@ impl<M: Meter> Metrics<M> {
         now_ms: u64,
     ) {
         let known: Vec<EndpointId> = self.names.keys().copied().collect();
+        let present = balancer.endpoints();
         for id in known {
             let load = totals.get(&id).copied().unwrap_or_default();
             self.gauge("warmroute_inflight_requests", id, u64::from(load.requests));
             self.gauge("warmroute_inflight_prefill_tokens", id, load.prefill_tokens);
             self.gauge("warmroute_inflight_decode_tokens", id, load.decode_tokens);
-            self.state(balancer, id, now_ms);
+            // One that left is on its way out until it has finished what it has.
+            let state = match present.contains_key(&id) {
+                true => Some(balancer.state(id, now_ms).0),
+                false => Some(State::Draining).filter(|_| load.requests > 0),
+            };
+            self.state(id, state);
             if let Some(report) = balancer.reports().get(&id) {
                 self.gauge("warmroute_scrape_age_ms", id, report.age_ms(now_ms));
             }
@@ -233,21 +233,11 @@ impl<M: Meter> Metrics<M> {
         }
     }
 
-    /// Sets 1 for the state that an endpoint is in, and 0 for those that it is not in. Another VM may have told
-    /// the host last: what has not changed is told again, now and then.
-    fn state(&mut self, balancer: &Balancer, endpoint: EndpointId, now_ms: u64) {
-        let (state, _) = balancer.state(endpoint, now_ms);
-        let told = self.states.get(&endpoint);
-        if told
-            .is_some_and(|(told, at_ms)| *told == state && now_ms.abs_diff(*at_ms) < STATE_AGAIN_MS)
-        {
-            return;
-        }
-        self.states.insert(endpoint, (state, now_ms));
+    /// Sets 1 for the state that an endpoint is in, and 0 for those that it is not in.
+    fn state(&mut self, endpoint: EndpointId, state: Option<State>) {
         for one in State::ALL {
-            let label = ("state", one.name());
-            let value = u64::from(one == state);
-            let name = "warmroute_endpoint_state";
+            let (name, label) = ("warmroute_endpoint_state", ("state", one.name()));
+            let value = u64::from(state == Some(one));
             self.record(MetricKind::Gauge, name, Some(endpoint), label, value);
         }
     }
@@ -365,6 +355,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::health::Signal;
 
     /// Writes down what the host is told.
     #[derive(Default)]
@@ -422,5 +413,36 @@ mod tests {
         let picks = "endpoint=.=10.0.0.1:80;.;policy=.=prefix_hash;.;reason=.=overflow;.;warmroute_picks_total";
         let overflow = "endpoint=.=10.0.0.1:80;.;warmroute_overflow_total";
         assert_eq!(told, [(picks.to_owned(), 3), (overflow.to_owned(), 3)]);
+    }
+
+    #[test]
+    fn an_endpoint_is_in_one_state_and_ejections_are_counted_by_their_cause() {
+        let config = Config::parse(br#"{"endpoints": [{"address": "10.0.0.1:80"}]}"#).unwrap();
+        let mut balancer = Balancer::new(Rc::new(config), 1);
+        let endpoint = *balancer.endpoints().keys().next().unwrap();
+        let notes = Notes::default();
+        let mut metrics = Metrics::new(&notes, &balancer);
+        let mut states = |balancer: &Balancer, now_ms| -> Vec<String> {
+            metrics.gauges(balancer, &BTreeMap::new(), now_ms);
+            let told = notes.told.take().into_iter();
+            let set = told.filter(|(name, value)| name.contains("state=.=") && *value == 1);
+            set.map(|(name, _)| name).collect()
+        };
+        let named = |state| {
+            [format!(
+                "endpoint=.=10.0.0.1:80;.;state=.={state};.;warmroute_endpoint_state"
+            )]
+        };
+        assert_eq!(states(&balancer, 1_000), named("ready"));
+        let store = crate::state::memory::MemoryStore::new();
+        balancer.heard(&store, 1_000, endpoint, Signal::Refused);
+        assert_eq!(states(&balancer, 1_001), named("ejected"));
+        assert_eq!(states(&balancer, 2_000), named("probing"));
+        for turn in balancer.take_turns() {
+            metrics.turned(&turn);
+        }
+        metrics.flush();
+        let ejections = "endpoint=.=10.0.0.1:80;.;cause=.=refused;.;warmroute_ejections_total";
+        assert_eq!(notes.told.take(), [(ejections.to_owned(), 1)]);
     }
 }

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use crate::config::Config;
 use crate::endpoint::EndpointId;
+use crate::models::adapters_of;
 use crate::policy::Load;
 use crate::scrape::{self, Life};
+use crate::state::models::Adapters;
 use crate::state::snapshots::Report;
 
 /// What an engine is asked.
@@ -19,6 +21,8 @@ pub enum Question {
     Health,
     /// Whether it sleeps.
     Sleeping,
+    /// What it serves.
+    Models,
 }
 
 /// How often a question is asked, and where.
@@ -47,7 +51,7 @@ struct Asked {
 }
 
 /// What an answer comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The engine says how it is.
     Report {
@@ -57,6 +61,8 @@ pub enum Answer {
         report: Report,
         /// Whether it is awake, if it says so.
         awake: Option<bool>,
+        /// The adapters that have requests there.
+        adapters: Adapters,
     },
     /// The endpoint has answered; what it says is for others to read. Never to [`Question::Metrics`].
     Page,
@@ -95,7 +101,16 @@ pub fn questions(config: &Config) -> Vec<Asking> {
     };
     let health = asked(Question::Health, &config.health.path);
     let sleeping = asked(Question::Sleeping, &config.health.sleep_path);
-    metrics.chain(health).chain(sleeping).collect()
+    let models = config.models.iter().map(|models| Asking {
+        question: Question::Models,
+        path: models.path.clone(),
+        interval_ms: models.interval_ms,
+    });
+    metrics
+        .chain(health)
+        .chain(sleeping)
+        .chain(models)
+        .collect()
 }
 
 /// The schedule of all endpoints.
@@ -230,6 +245,7 @@ impl Poller {
             asked_ms: asked.at_ms,
             report,
             awake: snapshot.awake,
+            adapters: adapters_of(&snapshot),
         }
     }
 }

@@ -22,7 +22,7 @@ use support::check::{
 };
 use support::client::{Answer, Call, HttpClient, Protocol, Streaming, in_time};
 use support::config::{EnvoyConfig, Mode, set};
-use support::fleet::{Fleet, FleetOptions};
+use support::fleet::{Fleet, FleetOptions, patient};
 use support::stats::Stats;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -36,10 +36,16 @@ const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/t
 fn options(mode: Mode, workers: u32) -> FleetOptions {
     FleetOptions::new(mode, workers, 3)
         .plugin(json!({ "explain": {"response_header": true, "log_field": true} }))
+        .plugin(json!({ "health": patient() }))
 }
 
 async fn start(mode: Mode, workers: u32) -> Fleet {
     Fleet::start(options(mode, workers)).await
+}
+
+/// With health as it is when nothing is said of it.
+async fn start_as_shipped(mode: Mode, workers: u32) -> Fleet {
+    Fleet::start(options(mode, workers).plugin(json!({ "health": {} }))).await
 }
 
 async fn start_adjusted(mode: Mode, plugin: Value, adjust: fn(&mut EnvoyConfig)) -> Fleet {
@@ -160,7 +166,7 @@ async fn chat_for(client: &HttpClient, endpoint: &str) -> usize {
 }
 
 async fn client_errors(mode: Mode, workers: u32) {
-    let mut fleet = start(mode, workers).await;
+    let mut fleet = start_as_shipped(mode, workers).await;
     let clients = Protocol::ALL.map(|protocol| fleet.client(protocol));
     let chats = (0..300).zip(clients.iter().cycle());
     for (number, client) in chats {
@@ -181,7 +187,7 @@ in_every_mode!(f1_client_errors_are_no_reason_to_refuse_anything: client_errors)
 
 /// With a ranked list Envoy goes on to the next endpoint, and the client sees nothing of it.
 async fn models_with_failover(mode: Mode, workers: u32) {
-    let mut fleet = start(mode, workers).await;
+    let mut fleet = start_as_shipped(mode, workers).await;
     let dead = kill(&mut fleet, 1).await;
     let mut met = 0.0;
     for protocol in Protocol::ALL {
@@ -211,7 +217,7 @@ with_one_and_four_workers!(
 /// Without retries, what is picked is what answers: a 503 exactly if the dead endpoint was picked,
 /// each counted, and everything else is served.
 async fn models_without_failover(mode: Mode, workers: u32) {
-    let mut fleet = start(mode, workers).await;
+    let mut fleet = start_as_shipped(mode, workers).await;
     let dead = kill(&mut fleet, 1).await;
     let mut failed = 0.0;
     for protocol in Protocol::ALL {

@@ -1031,8 +1031,9 @@ async fn faults_by_api_by_post_and_by_header_are_one() {
 #[test]
 fn the_fault_grammar() {
     let all = "status=503,retry-after=1,delay-headers=5,delay-first=6,reset=headers,reset=after:2,\
-               stall=3,error-in-stream=500,json-error,usage=none,usage=split,usage=null-cached,chunk=1";
-    assert_eq!(Fault::parse_list(all).unwrap().len(), 13);
+               stall=3,error-in-stream=500,json-error,usage=none,usage=split,usage=null-cached,chunk=1,\
+               health=503,asleep";
+    assert_eq!(Fault::parse_list(all).unwrap().len(), 15);
     assert_eq!(Fault::parse_list(" , ").unwrap(), []);
     assert_eq!(
         Fault::parse_list("reset=after:2").unwrap(),
@@ -1052,10 +1053,34 @@ fn the_fault_grammar() {
         "chunk=0",
         "usage=all",
         "json-error=1",
+        "health=no",
+        "asleep=1",
         "what",
     ] {
         assert!(Fault::parse_list(bad).is_err(), "{bad}");
     }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_unwell_or_sleeps_says_so() {
+    let mock = start().await;
+    let awake = |page: &str| page.contains("sleep_state=\"awake\"} 1");
+    assert_eq!(get(&mock, "/health").await.status, 200);
+    assert_eq!(
+        get(&mock, "/is_sleeping").await.text(),
+        r#"{"is_sleeping":false}"#
+    );
+    assert!(awake(&get(&mock, "/metrics").await.text()));
+    mock.set_faults(Fault::parse_list("health=503,asleep").unwrap());
+    assert_eq!(get(&mock, "/health").await.status, 503);
+    assert_eq!(
+        get(&mock, "/is_sleeping").await.text(),
+        r#"{"is_sleeping":true}"#
+    );
+    let page = get(&mock, "/metrics").await.text();
+    assert!(page.contains("sleep_state=\"awake\"} 0") && !awake(&page));
+    assert_eq!(post(&mock, CHAT, &[], &short(4, "")).await.status, 200);
+    mock.stop().await;
 }
 
 #[tokio::test]
@@ -1414,4 +1439,43 @@ async fn stop_closes_everything() {
     assert!(TcpStream::connect(at).await.is_err());
     let reply = running.await.unwrap();
     assert!(reply.is_err() || reply.is_ok_and(|reply| reply.broken));
+}
+
+#[tokio::test]
+async fn adapters_are_loaded_and_unloaded_while_it_runs() {
+    let options = MockOptions {
+        max_loras: Some(4),
+        ..MockOptions::default()
+    };
+    let mock = Mock::start(options).await.unwrap();
+    let sql = r#"{"lora_name":"sql","lora_path":"/adapters/sql"}"#;
+    let (load, unload) = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter");
+    let asked = chat("sql", "What is one?", 2, "");
+    assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 404);
+    assert_eq!(mock.unknown_models(), 1);
+    let loaded = post(&mock, load, &[], sql).await;
+    assert_eq!(loaded.status, 200);
+    assert_eq!(
+        loaded.text(),
+        "Success: LoRA adapter 'sql' added successfully."
+    );
+    assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 200);
+    let cards = get(&mock, "/v1/models").await.json();
+    assert_eq!(cards["data"][1]["id"], "sql");
+    assert_eq!(cards["data"][1]["parent"], "tiny");
+    let page = get(&mock, "/metrics").await.text();
+    assert!(
+        page.contains(r#"vllm:lora_requests_info{max_lora="4","#),
+        "{page}"
+    );
+    let again = post(&mock, load, &[], sql).await;
+    assert_eq!(again.status, 400);
+    assert_eq!(again.json()["error"]["type"], "InvalidUserInput");
+    let nameless = post(&mock, load, &[], r#"{"lora_name":"law"}"#).await;
+    assert_eq!(nameless.status, 400);
+    assert_eq!(post(&mock, unload, &[], sql).await.status, 200);
+    assert_eq!(post(&mock, unload, &[], sql).await.status, 404);
+    assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 404);
+    assert_eq!(mock.unknown_models(), 2);
+    mock.stop().await;
 }

@@ -98,6 +98,10 @@ fn base_for(key: &str) -> Value {
             base(&json!({"name": "consistent_hash", "keys": [{"header": "x"}]}))
         }
         key if key.starts_with("pools") => base_of_pools(),
+        // Where the model decides, another default is in force.
+        key if key.starts_with("models") => {
+            with(base(&json!({"name": "prefix_hash"})), "models", json!({}))
+        }
         _ => base(&json!({"name": "prefix_hash"})),
     }
 }
@@ -147,6 +151,7 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "models",
         "saturation",
         "saturation.priority",
         "health",
@@ -210,7 +215,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 30);
+    assert_eq!(checked, 33);
 }
 
 #[test]
@@ -279,7 +284,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 21);
+    assert_eq!(checked, 22);
 }
 
 #[test]

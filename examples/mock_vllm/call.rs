@@ -1,5 +1,6 @@
 //! A request body as the engine needs it: model, prompts, output length, what to report.
 
+use super::adapters::Loaded;
 use super::error::ApiError;
 use super::prompt::{Prompt, chain_seed, chat_text, raw_prompts, tokens_of};
 use serde_json::Value;
@@ -16,10 +17,10 @@ pub enum Api {
 }
 
 /// What the served models allow.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Limits {
     pub model: String,
-    pub adapters: Vec<String>,
+    pub adapters: Loaded,
     pub max_model_len: u32,
     pub block_tokens: u32,
 }
@@ -147,7 +148,7 @@ fn served_model(body: &Value, limits: &Limits) -> Result<String, ApiError> {
     else {
         return Ok(limits.model.clone());
     };
-    if model == limits.model || limits.adapters.iter().any(|adapter| adapter == model) {
+    if model == limits.model || limits.adapters.serves(model) {
         return Ok(model.to_owned());
     }
     Err(ApiError {

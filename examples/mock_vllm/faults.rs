@@ -35,6 +35,10 @@ pub enum Fault {
     Usage(UsageFault),
     /// `chunk=N`: written N bytes at a time.
     Chunk(u32),
+    /// `health=N`: this status of `/health`; the rest works.
+    Health(u16),
+    /// `asleep`: `/is_sleeping` and the metrics say so; what is asked of it is answered all the same.
+    Asleep,
 }
 
 /// What is wrong with the reported usage.
@@ -96,6 +100,8 @@ impl Fault {
                 Some((code, events)) => Self::ErrorInStreamAfter(status(code)?, number(events)?),
                 None => Self::ErrorInStream(status(value)?),
             },
+            "health" => Self::Health(status(value)?),
+            "asleep" if value.is_empty() => Self::Asleep,
             "json-error" if value.is_empty() => Self::JsonError,
             "usage" => Self::Usage(match value.trim() {
                 "none" => UsageFault::None,
@@ -134,6 +140,8 @@ pub struct Plan {
     pub json_error: bool,
     pub usage: Option<UsageFault>,
     pub chunk_bytes: Option<u32>,
+    pub health: Option<u16>,
+    pub asleep: bool,
 }
 
 impl Plan {
@@ -167,6 +175,8 @@ impl Plan {
                 Fault::JsonError => plan.json_error = true,
                 Fault::Usage(usage) => plan.usage = Some(usage),
                 Fault::Chunk(bytes) => plan.chunk_bytes = Some(bytes),
+                Fault::Health(status) => plan.health = Some(status),
+                Fault::Asleep => plan.asleep = true,
             }
         }
         plan

@@ -61,7 +61,11 @@ pub async fn infer(
     if !media_type.trim().eq_ignore_ascii_case(JSON) {
         return Err(ApiError::content_type());
     }
-    let call = Call::parse(api, body, &shared.limits)?;
+    let call = Call::parse(api, body, &shared.limits);
+    if call.as_ref().is_err_and(|error| error.status == 404) {
+        shared.unknown_models.fetch_add(1, Ordering::Relaxed);
+    }
+    let call = call?;
     let in_flight = in_flight.unwrap_or_else(|| InFlight::new(shared));
     let is_stream = call.stream && !plan.json_error;
     if let Some(error) = plan.error_in_stream.filter(|_| !is_stream) {

@@ -36,6 +36,9 @@ struct Arguments {
     /// A LoRA adapter, served under its own name; may be repeated.
     #[arg(long)]
     adapter: Vec<String>,
+    /// Adapters that fit into one batch; all that are given, if absent.
+    #[arg(long)]
+    max_loras: Option<u32>,
     /// Longest prompt and output together, in tokens.
     #[arg(long, default_value_t = 131_072)]
     max_model_len: u32,
@@ -86,6 +89,7 @@ async fn serve(arguments: Arguments, listen: SocketAddr) -> std::io::Result<()> 
         listen,
         model: arguments.model,
         adapters: arguments.adapter,
+        max_loras: arguments.max_loras,
         max_model_len: arguments.max_model_len,
         profile,
         time_scale: arguments.time_scale,

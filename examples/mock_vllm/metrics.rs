@@ -195,7 +195,7 @@ impl Metrics {
 
 impl Inner {
     fn note_adapters(&mut self, adapters: &Adapters, limits: &Limits) {
-        if limits.adapters.is_empty() || !self.adapter_used {
+        if !limits.adapters.is_enabled() || !self.adapter_used {
             return;
         }
         let join = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(",");
@@ -225,7 +225,7 @@ impl Inner {
                     let _ = writeln!(
                         page,
                         "vllm:lora_requests_info{{max_lora=\"{}\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} {at_s:?}",
-                        limits.adapters.len(),
+                        limits.adapters.max_loras(),
                     );
                 }
             }

@@ -15,6 +15,7 @@ pub fn models(shared: &Shared) -> String {
     data.extend(
         limits
             .adapters
+            .names()
             .iter()
             .map(|name| model_card(name, &parent, "null")),
     );

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub const JSON: &str = "application/json";
 pub const EVENTS: &str = "text/event-stream; charset=utf-8";
+pub const TEXT: &str = "text/plain; charset=utf-8";
 pub const METRICS: &str = "text/plain; version=1.0.0; charset=utf-8";
 
 pub fn status_fault(status: u16, plan: Plan, resetter: Resetter) -> Response<Body> {

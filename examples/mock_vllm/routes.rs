@@ -7,7 +7,7 @@ use super::faults::{Fault, Plan};
 use super::infer::{InFlight, infer};
 use super::pages::{detokenize, models, render, tokenize};
 use super::reply::{
-    JSON, METRICS, answer_of, bare, detail, error_answer, json_answer, method_not_allowed,
+    JSON, METRICS, TEXT, answer_of, bare, detail, error_answer, json_answer, method_not_allowed,
     status_fault,
 };
 use super::stream::{Body, full};
@@ -32,7 +32,10 @@ const BODY_MOST_BYTES: usize = 64 << 20;
 enum Route {
     Infer(Api),
     Models,
+    LoadAdapter,
+    UnloadAdapter,
     Health,
+    Sleeping,
     Version,
     Load,
     Metrics,
@@ -51,7 +54,10 @@ impl Route {
             "/v1/responses" => Self::Infer(Api::Responses),
             "/v1/messages" => Self::Infer(Api::Messages),
             "/v1/models" => Self::Models,
+            "/v1/load_lora_adapter" => Self::LoadAdapter,
+            "/v1/unload_lora_adapter" => Self::UnloadAdapter,
             "/health" | "/ping" => Self::Health,
+            "/is_sleeping" => Self::Sleeping,
             "/version" => Self::Version,
             "/load" => Self::Load,
             "/metrics" => Self::Metrics,
@@ -66,7 +72,12 @@ impl Route {
 
     fn method(self) -> Method {
         match self {
-            Self::Models | Self::Health | Self::Version | Self::Load | Self::Metrics => Method::GET,
+            Self::Models
+            | Self::Health
+            | Self::Sleeping
+            | Self::Version
+            | Self::Load
+            | Self::Metrics => Method::GET,
             _ => Method::POST,
         }
     }
@@ -230,11 +241,19 @@ async fn route_answer(
             let answered = infer(shared, api, parts, body, plan, resetter, in_flight).await;
             return answered.unwrap_or_else(|error| error_answer(&error));
         }
-        Route::Health => return bare(StatusCode::OK, full("")),
+        Route::Health => {
+            let status = plan.health.and_then(|code| StatusCode::from_u16(code).ok());
+            return bare(status.unwrap_or(StatusCode::OK), full(""));
+        }
+        Route::Sleeping => format!(r#"{{"is_sleeping":{}}}"#, plan.asleep),
         Route::Metrics => {
             let page = lock(&shared.metrics_override)
                 .clone()
                 .unwrap_or_else(|| own_metrics(shared));
+            let page = match plan.asleep {
+                true => page.replace(r#"sleep_state="awake"} 1"#, r#"sleep_state="awake"} 0"#),
+                false => page,
+            };
             return answer_of(StatusCode::OK, METRICS, page, plan, resetter);
         }
         Route::Version => r#"{"version":"0.32.0"}"#.to_owned(),
@@ -245,6 +264,17 @@ async fn route_answer(
             )
         }
         Route::Models => models(shared),
+        Route::LoadAdapter | Route::UnloadAdapter => {
+            let adapters = &shared.limits.adapters;
+            let answered = parse_json(body).and_then(|body| match route {
+                Route::LoadAdapter => adapters.load(&body),
+                _ => adapters.unload(&body),
+            });
+            match answered {
+                Ok(text) => return answer_of(StatusCode::OK, TEXT, text, plan, resetter),
+                Err(error) => return error_answer(&error),
+            }
+        }
         Route::Tokenize => match parse_json(body) {
             Ok(body) => tokenize(shared, &body),
             Err(error) => return error_answer(&error),

@@ -4,6 +4,7 @@
 //! this file.
 #![allow(dead_code, missing_docs, unused_imports)] // Each includer uses a part of it.
 
+mod adapters;
 mod answer;
 mod call;
 mod conn;
@@ -22,6 +23,7 @@ mod stream;
 
 pub use faults::{Fault, FaultError, UsageFault};
 
+use adapters::Loaded;
 use call::Limits;
 use conn::{Connection, Resetter};
 use engine::{Engine, lock};
@@ -52,6 +54,8 @@ pub struct MockOptions {
     pub model: String,
     /// LoRA adapters, served as models of their own.
     pub adapters: Vec<String>,
+    /// How many adapters fit into one batch; `None` for all of `adapters`.
+    pub max_loras: Option<u32>,
     pub max_model_len: u32,
     pub profile: Profile,
     /// 1.0 is real time, 0.1 ten times faster.
@@ -72,6 +76,7 @@ impl Default for MockOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             model: "tiny".to_owned(),
             adapters: Vec::new(),
+            max_loras: None,
             max_model_len: 131_072,
             profile: Profile::fast(),
             time_scale: 1.0,
@@ -121,6 +126,7 @@ struct Shared {
     seen: Mutex<VecDeque<Seen>>,
     requests: AtomicU64,
     in_flight: Arc<AtomicU64>,
+    unknown_models: AtomicU64,
     max_num_queued_reqs: Option<u32>,
     keep_alive: Duration,
     tells_endpoint: bool,
@@ -150,7 +156,7 @@ impl Mock {
             address: listener.local_addr()?,
             limits: Limits {
                 model: options.model,
-                adapters: options.adapters,
+                adapters: Loaded::new(options.adapters, options.max_loras),
                 max_model_len: options.max_model_len.min(most_tokens),
                 block_tokens: options.profile.block_tokens,
             },
@@ -163,6 +169,7 @@ impl Mock {
             seen: Mutex::default(),
             requests: AtomicU64::new(0),
             in_flight: Arc::default(),
+            unknown_models: AtomicU64::new(0),
             max_num_queued_reqs: options.max_num_queued_reqs,
             keep_alive: Duration::from_millis(options.keep_alive_ms),
             tells_endpoint: options.tells_endpoint,
@@ -204,6 +211,11 @@ impl Mock {
     /// `/mock/...`.
     pub fn other_calls(&self) -> BTreeMap<String, u64> {
         lock(&self.shared.other_calls).clone()
+    }
+
+    /// How many inference requests named a model that is not served here.
+    pub fn unknown_models(&self) -> u64 {
+        self.shared.unknown_models.load(Ordering::Relaxed)
     }
 
     /// What the replica model says of itself.

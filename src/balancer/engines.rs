@@ -15,6 +15,8 @@ const FORGET_EVERY_MS: u64 = 1_000;
 /// An endpoint as its engine last reported it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
+    /// The report still counts.
+    pub(super) fresh: bool,
     /// Traffic that is not ours.
     pub(super) others: Load,
     pub(super) kv_usage_permille: u32,
@@ -97,6 +99,7 @@ impl Balancer {
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
         self.board.refresh(store);
+        self.catalogue.tick(store);
         while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }
@@ -165,6 +168,7 @@ impl Balancer {
             .kv_tokens
             .saturating_mul(u64::from(report.kv_usage_permille));
         Seen {
+            fresh: true,
             others: Load {
                 requests,
                 waiting,

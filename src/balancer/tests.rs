@@ -67,14 +67,18 @@ fn f4_only_endpoints_that_serve_the_model_are_candidates() {
             model: Some(model),
             ..ask(0)
         };
-        let (decision, reservation) = balancer.pick(&store, 0, 0, ask).unwrap();
+        let (decision, reservation) = balancer.pick(&store, 0, 0, ask)?;
         balancer.complete(&store, 0, reservation);
-        decision.endpoints[0]
+        Ok(decision.endpoints[0])
     };
-    assert!((0..10).all(|_| picked("lora") == 0));
-    assert!((0..2).map(|_| picked("m")).any(|endpoint| endpoint == 1));
-    // Nobody lists it: any endpoint may say so in the engine's own words.
-    picked("unheard of");
+    assert!((0..10).all(|_| picked("lora") == Ok(0)));
+    assert!(
+        (0..2)
+            .map(|_| picked("m"))
+            .any(|endpoint| endpoint == Ok(1))
+    );
+    // No endpoint may be asked for what none of them serves.
+    assert_eq!(picked("unheard of"), Err(Refusal::UnknownModel));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) fn health_of(
     });
     let asked = |key: &str, path: &str| match (path, scrape) {
         ("", _) => Ok(None),
-        (path, Some(_)) => path_of(key, path.to_owned()).map(Some),
+        (path, Some(_)) => path_of(key, None, path).map(Some),
         (_, None) => Err(ConfigError::new(
             key,
             "needs `scrape`, by whose cluster engines are asked",

@@ -6,6 +6,7 @@
 
 mod discovery;
 mod health;
+pub(crate) mod models;
 mod policy;
 mod pools;
 mod raw;
@@ -19,6 +20,8 @@ use self::discovery::discovery_of;
 pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
 pub use self::health::HealthConfig;
 use self::health::health_of;
+pub use self::models::ModelsConfig;
+use self::models::models_of;
 use self::pools::{model_decides, pools_of};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
@@ -185,6 +188,8 @@ pub struct Config {
     pub watchdog_ms: u64,
     /// Absent: no scraping.
     pub scrape: Option<ScrapeConfig>,
+    /// Absent: engines are not asked what they serve.
+    pub models: Option<ModelsConfig>,
     /// How much an endpoint may carry; absent: there is no limit.
     pub saturation: Option<Saturation>,
     /// When endpoints are taken out.
@@ -226,12 +231,15 @@ impl Config {
             tokens,
             hold,
             scrape,
+            models,
             saturation,
             health,
             explain,
             other_paths,
         } = raw;
         let scrape = scrape.map(scrape_of).transpose()?;
+        let models = models.map(|models| models_of(models, scrape.as_ref()));
+        let models = models.transpose()?;
         let mut fields = Vec::new();
         let pools = pools_of(policy, endpoints, clusters, pools, &mut fields)?;
         let discovery = discovery_of(discovery, &pools)?;
@@ -239,7 +247,7 @@ impl Config {
             whole(path, value, default, lowest, highest)
         };
         // Clients may write `model` behind the messages. Where it decides, more is worth holding.
-        let default_hold = if model_decides(&pools) {
+        let default_hold = if models.is_some() || model_decides(&pools) {
             3_000_000
         } else {
             1_000_000
@@ -308,6 +316,7 @@ impl Config {
                 1,
                 60_000,
             )?),
+            models,
             saturation: saturation.map(saturation::saturation_of).transpose()?,
             health: health_of(health, scrape.as_ref())?,
             scrape,
@@ -357,8 +366,7 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
             "must name an Envoy cluster",
         ));
     }
-    let path = raw.path.unwrap_or_else(|| "/metrics".into());
-    let path = path_of("scrape.path", path)?;
+    let path = path_of("scrape.path", raw.path, "/metrics")?;
     let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
     let timeout_ms = whole(
         "scrape.timeout_ms",
@@ -387,13 +395,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
-/// Where an engine answers.
-fn path_of(key: &str, path: String) -> Result<String, ConfigError> {
-    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(path);
+/// A path of an engine's.
+#[inline(never)]
+fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
+    let path = value.unwrap_or_else(|| default.to_owned());
+    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        let problem = format!("`{path}` must be a path that starts with `/`");
+        return Err(ConfigError::new(key, problem));
     }
-    let problem = format!("`{path}` must be a path that starts with `/`");
-    Err(ConfigError::new(key, problem))
+    Ok(path)
 }
 
 // Copies in every caller would make the module larger.

@@ -56,6 +56,7 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) hold: Hold,
     pub(super) scrape: Option<Scrape>,
+    pub(super) models: Option<super::models::Raw>,
     pub(super) saturation: Option<super::saturation::Raw>,
     #[serde(default)]
     pub(super) health: Health,

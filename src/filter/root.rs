@@ -32,6 +32,9 @@ const TICK_MS: u32 = 100;
 /// The lease on polling and gauges runs this long, in milliseconds.
 const LEASE_TERM_MS: u64 = 2_000;
 
+/// What is known of endpoints that are gone is looked through once in so many ticks: a minute.
+const SWEEP_TICKS: u64 = 600;
+
 /// What is read of an answer that is no page of metrics, in bytes.
 const MAX_REASON_BYTES: usize = 512;
 
@@ -119,6 +122,9 @@ impl Root {
         let totals = vm.balancer.totals(&SharedData);
         self.poll(vm, now_ms, &totals);
         vm.metrics.gauges(&vm.balancer, &totals, now_ms);
+        if vm.ticks.is_multiple_of(SWEEP_TICKS) {
+            vm.balancer.sweep_models(&SharedData, now_ms);
+        }
     }
 
     fn poll(&mut self, vm: &mut Vm, now_ms: u64, totals: &BTreeMap<EndpointId, Load>) {
@@ -171,14 +177,22 @@ impl Root {
         if let Some(signal) = health::signal_of(question, &answer, status, body) {
             vm.balancer.heard(&SharedData, now_ms, id, signal);
         }
+        let balancer = &mut vm.balancer;
         match answer {
             Answer::Report {
-                asked_ms, report, ..
+                asked_ms,
+                report,
+                adapters,
+                ..
             } => {
-                let restarted = vm.balancer.reported(&SharedData, asked_ms, report);
+                balancer.adapters_reported(&SharedData, now_ms, id, &adapters);
+                let restarted = balancer.reported(&SharedData, asked_ms, report);
                 if restarted {
                     vm.metrics.restarted(id);
                 }
+            }
+            Answer::Page if question == Question::Models => {
+                balancer.models_answered(&SharedData, now_ms, id, status, body);
             }
             Answer::Page => {}
             _ if question == Question::Metrics => vm.metrics.scrape_failed(id),

@@ -3,8 +3,6 @@
 //! Each VM keeps a copy, and reads it anew with every tick. What changes nothing in the copy costs no access
 //! to the store; what does is applied there, by compare-and-swap, to what stands there.
 
-use std::collections::BTreeMap;
-
 use super::codec::{self, ROW};
 use super::{Row, Settings, Signal, Standing, State, Turn, Why};
 use crate::endpoint::EndpointId;
@@ -21,7 +19,8 @@ pub const MAX_ROWS: usize = 4_096;
 #[derive(Debug)]
 pub struct Board {
     settings: Settings,
-    rows: BTreeMap<EndpointId, Row>,
+    /// By endpoint, in order; without those that say nothing.
+    rows: Vec<(EndpointId, Row)>,
     version: Option<Version>,
 }
 
@@ -30,7 +29,7 @@ impl Board {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            rows: BTreeMap::new(),
+            rows: Vec::new(),
             version: None,
         }
     }
@@ -51,12 +50,22 @@ impl Board {
         self.version = Some(version);
         self.rows.clear();
         for bytes in rows(&bytes).chunks_exact(ROW).take(MAX_ROWS) {
-            if let Some(endpoint) = codec::endpoint(bytes) {
-                // Of two rows the first counts, as it does for who writes.
-                let row = self.rows.entry(endpoint);
-                row.or_insert_with(|| codec::decode(bytes));
+            // Of two rows the first counts, as it does for who writes.
+            if let Some(endpoint) = codec::endpoint(bytes)
+                && let Err(place) = self.place(endpoint)
+            {
+                self.rows.insert(place, (endpoint, codec::decode(bytes)));
             }
         }
+    }
+
+    fn place(&self, endpoint: EndpointId) -> Result<usize, usize> {
+        self.rows.binary_search_by_key(&endpoint, |(id, _)| *id)
+    }
+
+    fn get(&self, endpoint: EndpointId) -> Option<&Row> {
+        let place = self.place(endpoint).ok()?;
+        self.rows.get(place).map(|(_, row)| row)
     }
 
     /// Whether all endpoints are ready, as far as is known: then nobody needs to be asked for.
@@ -66,12 +75,12 @@ impl Board {
 
     /// What is known of an endpoint.
     pub fn row(&self, endpoint: EndpointId) -> Row {
-        self.rows.get(&endpoint).copied().unwrap_or_default()
+        self.get(endpoint).copied().unwrap_or_default()
     }
 
     /// Whether the endpoint may get new requests.
     pub fn standing(&self, endpoint: EndpointId, now_ms: u64) -> Standing {
-        match self.rows.get(&endpoint) {
+        match self.get(endpoint) {
             Some(row) => row.standing(now_ms, &self.settings),
             None => Standing::Ready,
         }
@@ -79,7 +88,7 @@ impl Board {
 
     /// Its state, and what that is due to.
     pub fn state(&self, endpoint: EndpointId, now_ms: u64) -> (State, Why) {
-        match self.rows.get(&endpoint) {
+        match self.get(endpoint) {
             Some(row) => row.state(now_ms, &self.settings),
             None => (State::Ready, Why::Nothing),
         }
@@ -92,7 +101,7 @@ impl Board {
 
     /// Whether [`Signal::Alive`] of the endpoint is of any use now. Costs nothing.
     pub fn wants_life(&self, endpoint: EndpointId) -> bool {
-        self.rows.get(&endpoint).is_some_and(Row::wants_life)
+        self.get(endpoint).is_some_and(Row::wants_life)
     }
 
     /// Takes what was heard of an endpoint, for all VMs. If that puts it into another state, says so: of each
@@ -104,23 +113,11 @@ impl Board {
         endpoint: EndpointId,
         signal: Signal,
     ) -> Option<Turn> {
-        let settings = self.settings;
-        if !self.row(endpoint).hear(signal, now_ms, &settings) {
+        let act = Act::Hear(signal);
+        if !act.apply(&mut self.row(endpoint), now_ms, &self.settings) {
             return None;
         }
-        let turn = self.change(store, endpoint, |row| {
-            let (from, _) = row.state(now_ms, &settings);
-            if !row.hear(signal, now_ms, &settings) {
-                return None;
-            }
-            let (to, why) = row.state(now_ms, &settings);
-            Some(Turn {
-                endpoint,
-                from,
-                to,
-                why,
-            })
-        });
+        let turn = self.act(store, now_ms, endpoint, act);
         turn.filter(|turn| turn.from != turn.to)
     }
 
@@ -132,44 +129,73 @@ impl Board {
         now_ms: u64,
         endpoint: EndpointId,
     ) -> bool {
-        let settings = self.settings;
-        let mut claimed = false;
-        self.change(store, endpoint, |row| {
-            claimed = row.standing(now_ms, &settings) == Standing::Probing;
-            if claimed {
-                row.claim(now_ms);
-            }
-            claimed.then_some(())
-        })
-        .is_some()
+        self.act(store, now_ms, endpoint, Act::Claim).is_some()
     }
 
-    /// Applies `change` to the row as it stands in the store, and writes it unless that is `None`. What it says
-    /// is returned if it was written. If the store fails, this VM goes on with its copy.
+    /// Changes the row as it stands in the store; `None` if that changes nothing. If the store fails, this VM
+    /// goes on with its copy.
     #[inline(never)]
-    fn change<S: Store + ?Sized, T>(
+    fn act<S: Store + ?Sized>(
         &mut self,
         store: &S,
+        now_ms: u64,
         endpoint: EndpointId,
-        mut change: impl FnMut(&mut Row) -> Option<T>,
-    ) -> Option<T> {
-        let mut row = Row::default();
-        let mut said = None;
+        act: Act,
+    ) -> Option<Turn> {
+        let settings = self.settings;
+        let (mut before, mut row, mut changed) = (Row::default(), Row::default(), false);
         let outcome = update(store, KEY, |bytes| {
-            let place = find(bytes, endpoint);
-            row = place.map_or_else(Row::default, codec::decode);
-            said = change(&mut row);
-            said.is_some() && put(bytes, endpoint, &row)
+            before = find(bytes, endpoint).map_or_else(Row::default, codec::decode);
+            row = before;
+            changed = act.apply(&mut row, now_ms, &settings);
+            changed && put(bytes, endpoint, &row)
         });
         if outcome == Update::Failed {
-            row = self.row(endpoint);
-            said = change(&mut row);
+            before = self.row(endpoint);
+            row = before;
+            changed = act.apply(&mut row, now_ms, &settings);
         }
-        match row == Row::default() {
-            true => self.rows.remove(&endpoint),
-            false => self.rows.insert(endpoint, row),
-        };
-        said
+        match (self.place(endpoint), row == Row::default()) {
+            (Ok(place), true) => drop(self.rows.remove(place)),
+            (Ok(place), false) => {
+                if let Some(known) = self.rows.get_mut(place) {
+                    known.1 = row;
+                }
+            }
+            (Err(_), true) => {}
+            (Err(place), false) => self.rows.insert(place, (endpoint, row)),
+        }
+        let (from, _) = before.state(now_ms, &settings);
+        let (to, why) = row.state(now_ms, &settings);
+        changed.then_some(Turn {
+            endpoint,
+            from,
+            to,
+            why,
+        })
+    }
+}
+
+/// What is done to a row.
+#[derive(Clone, Copy)]
+enum Act {
+    Hear(Signal),
+    Claim,
+}
+
+impl Act {
+    /// Says whether anything changed.
+    fn apply(self, row: &mut Row, now_ms: u64, settings: &Settings) -> bool {
+        match self {
+            Self::Hear(signal) => row.hear(signal, now_ms, settings),
+            Self::Claim => {
+                let free = row.standing(now_ms, settings) == Standing::Probing;
+                if free {
+                    row.claim(now_ms);
+                }
+                free
+            }
+        }
     }
 }
 
@@ -183,31 +209,36 @@ fn find(bytes: &[u8], endpoint: EndpointId) -> Option<&[u8]> {
     rows.find(|row| codec::endpoint(row) == Some(endpoint))
 }
 
-/// Writes a row into its place, or behind the others. One that says nothing is taken out. Says whether the
-/// bytes changed: there may be no room.
+/// Writes a row into its place, or between the others, which are in order. One that says nothing is taken out.
+/// Says whether the bytes changed: there may be no room.
 fn put(bytes: &mut Vec<u8>, endpoint: EndpointId, row: &Row) -> bool {
     if !bytes.starts_with(MAGIC) {
         bytes.clear();
         bytes.extend_from_slice(MAGIC);
     }
-    let whole = rows(bytes).len() / ROW;
-    let mut places = rows(bytes).chunks_exact(ROW);
-    let found = places.position(|place| codec::endpoint(place) == Some(endpoint));
     let at = |number: usize| MAGIC.len().saturating_add(number.saturating_mul(ROW));
+    let whole = rows(bytes).len() / ROW;
     bytes.truncate(at(whole));
-    if *row == Row::default() {
-        let (Some(found), Some(last)) = (found, whole.checked_sub(1)) else {
-            return false;
-        };
-        bytes.copy_within(at(last).., at(found));
-        bytes.truncate(at(last));
-        return true;
+    let ids = rows(bytes).chunks_exact(ROW).map(codec::endpoint);
+    let found = ids.clone().position(|id| id == Some(endpoint));
+    match (found, *row == Row::default()) {
+        (Some(found), true) => {
+            bytes.copy_within(at(found.saturating_add(1)).., at(found));
+            bytes.truncate(at(whole.saturating_sub(1)));
+            return true;
+        }
+        (None, true) => return false,
+        (None, false) if whole >= MAX_ROWS => return false,
+        _ => {}
     }
-    if found.is_none() && whole >= MAX_ROWS {
-        return false;
+    let number = found.unwrap_or_else(|| {
+        let behind = ids.clone().position(|id| id > Some(endpoint));
+        behind.unwrap_or(whole)
+    });
+    if found.is_none() {
+        bytes.resize(at(whole.saturating_add(1)), 0);
+        bytes.copy_within(at(number)..at(whole), at(number.saturating_add(1)));
     }
-    let number = found.unwrap_or(whole);
-    bytes.resize(at(whole.max(number.saturating_add(1))), 0);
     let place = bytes.get_mut(at(number)..at(number.saturating_add(1)));
     codec::encode(endpoint, row, place.unwrap_or_default());
     true

@@ -15,32 +15,39 @@ const DAY_S: u64 = 86_400;
 /// assert_eq!(retry_after_ms(b"Sun, 06 Nov 1994 08:49:40 GMT", now_ms), Some(3_000));
 /// ```
 pub fn retry_after_ms(value: &[u8], now_ms: u64) -> Option<u64> {
-    let text = std::str::from_utf8(value).ok()?.trim();
-    let wait_ms = match text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a number has are a very long time.
-        true if !text.is_empty() => text.parse().unwrap_or(u64::MAX).saturating_mul(1_000),
-        _ => date_s(text)?.saturating_mul(1_000).saturating_sub(now_ms),
+    let value = value.trim_ascii();
+    let wait_ms = match number(value) {
+        Some(seconds) => seconds.saturating_mul(1_000),
+        None => date_s(value)?.saturating_mul(1_000).saturating_sub(now_ms),
     };
     (wait_ms > 0).then_some(wait_ms)
 }
 
+/// Digits alone; of more than a number has, a very large one.
+fn number(digits: &[u8]) -> Option<u64> {
+    let add = |sum: u64, digit: &u8| {
+        let digit = u64::from(digit.is_ascii_digit().then(|| digit - b'0')?);
+        Some(sum.saturating_mul(10).saturating_add(digit))
+    };
+    let sum = digits.iter().try_fold(0, add);
+    sum.filter(|_| !digits.is_empty())
+}
+
 /// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or
 /// `Sun Nov  6 08:49:37 1994`.
-fn date_s(text: &str) -> Option<u64> {
+fn date_s(text: &[u8]) -> Option<u64> {
     let mut month = None;
     // The day first; then the year and the time, or the time and the year.
     let mut figures = [0_u64; 5];
-    let mut found = 0;
-    let parts = text.split([' ', ',', '-', ':']);
-    for part in parts.filter(|part| !part.is_empty()) {
-        let named = MONTHS
-            .iter()
-            .position(|name| part.eq_ignore_ascii_case(name));
-        if let Some(number) = named {
-            month = month.or(Some(number));
-        } else if part.starts_with(|letter: char| letter.is_ascii_digit()) {
-            *figures.get_mut(found)? = part.parse().ok()?;
-            found += 1;
+    let mut found = 0_usize;
+    for part in text.split(|letter| !letter.is_ascii_alphanumeric()) {
+        if let Some(figure) = number(part) {
+            *figures.get_mut(found)? = figure;
+            found = found.saturating_add(1);
+        } else {
+            let mut months = MONTHS.iter();
+            let named = months.position(|name| part.eq_ignore_ascii_case(name.as_bytes()));
+            month = month.or(named);
         }
     }
     if found != figures.len() {
@@ -124,7 +131,7 @@ mod tests {
             ("Mon, 28 Feb 2000 23:59:59 GMT", 951_782_399),
             ("Fri, 31 Dec 9999 23:59:59 GMT", 253_402_300_799),
         ] {
-            assert_eq!(date_s(text), Some(time_s), "{text}");
+            assert_eq!(date_s(text.as_bytes()), Some(time_s), "{text}");
         }
     }
 

@@ -97,8 +97,7 @@ impl<'a> ClustersReader<'a> {
 
     /// The next piece.
     pub fn push(&mut self, piece: &[u8]) {
-        // All readers that are not in the way of requests share one copy of the tokenizer's code.
-        self.tokenizer.push::<dyn Sink>(piece, &mut self.reader);
+        self.tokenizer.push_seldom(piece, &mut self.reader);
     }
 
     /// The answer is over: the clusters in the order in which their names were given, `None` where Envoy has no such

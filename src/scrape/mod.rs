@@ -2,6 +2,7 @@
 
 pub mod clusters;
 mod life;
+pub mod models;
 pub mod prometheus;
 mod sglang;
 mod vllm;

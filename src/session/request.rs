@@ -22,7 +22,14 @@ pub(super) fn begin<S: Store + ?Sized>(
 ) -> (State, Effects) {
     let config = balancer.config().clone();
     let path = moment.view.request_header(":path");
-    let api = path.and_then(|path| Api::from_path(&path));
+    let api = path.as_ref().and_then(|path| Api::from_path(path));
+    if api.is_none()
+        && let Some(path) = path
+        && moment.view.request_header(":method").as_deref() == Some(b"GET")
+        && let Some(reply) = balancer.models_reply(moment.store, &path)
+    {
+        return refused(&config, reply, Vec::new());
+    }
     if api.is_none() && config.other_paths == OtherPaths::Pass {
         return (State::Over, unsteered(&config, Vec::new()));
     }

@@ -9,6 +9,7 @@ pub mod lease;
 pub mod ledger;
 pub mod members;
 pub mod memory;
+pub mod models;
 pub mod snapshots;
 
 /// Version of a stored value, as [`Store::get`] returned it.

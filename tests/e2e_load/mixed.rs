@@ -7,7 +7,7 @@
 use crate::decision::{Decision, HEADER, chat, explained, with};
 use crate::support::client::{Answer, Call, HttpClient};
 use crate::support::config::{EnvoyConfig, Mode};
-use crate::support::fleet::{Fleet, FleetOptions};
+use crate::support::fleet::{Fleet, FleetOptions, patient};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -108,7 +108,8 @@ enum End {
 
 /// Starts the fleet, with one endpoint more that refuses connections.
 pub async fn start(mode: Mode, workers: u32) -> Result<Fleet, String> {
-    let mut options: FleetOptions = explained(mode, workers, ALIVE + 1);
+    let options: FleetOptions = explained(mode, workers, ALIVE + 1);
+    let mut options = options.plugin(json!({ "health": patient() }));
     options.adjust = routes;
     let mut fleet = Fleet::try_start(options).await?;
     if let Some(dead) = fleet.mocks.pop() {

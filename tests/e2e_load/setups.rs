@@ -173,7 +173,7 @@ fn retry_in_turn(config: &mut EnvoyConfig) {
 }
 
 /// The metrics with `endpoint`, and the labels they have besides.
-const OF_ENDPOINTS: [(&str, &[&str]); 17] = [
+const OF_ENDPOINTS: [(&str, &[&str]); 18] = [
     ("warmroute_picks_total", &["policy", "reason"]),
     ("warmroute_overflow_total", &[]),
     ("warmroute_retries_total", &[]),
@@ -188,6 +188,7 @@ const OF_ENDPOINTS: [(&str, &[&str]); 17] = [
     ("warmroute_scrape_age_ms", &[]),
     ("warmroute_ttft_ms_bucket", &["le"]),
     ("warmroute_ttft_ms_sum", &[]),
+    ("warmroute_endpoint_state", &["state"]),
     ("warmroute_e2e_ms_count", &[]),
     ("warmroute_e2e_ms_bucket", &["le"]),
     ("warmroute_tpot_ms_bucket", &["le"]),

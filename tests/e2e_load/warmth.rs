@@ -6,7 +6,7 @@ use crate::decision::{Decision, ask, chat, clients, explained, open, until_idle,
 use crate::support::check::becomes;
 use crate::support::client::{Call, HttpClient};
 use crate::support::config::Mode;
-use crate::support::fleet::{Fleet, FleetOptions};
+use crate::support::fleet::{Fleet, FleetOptions, patient};
 use crate::support::mock::{Mock, MockOptions};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -121,6 +121,8 @@ async fn warmed(clients: &[HttpClient], document: &str) -> String {
 /// What the next picks of all workers take the endpoint to hold of `document`, which is nothing until
 /// one of them goes there.
 async fn is_forgotten(clients: &[HttpClient], document: &str, endpoint: &str) {
+    // Until all workers know that it is back.
+    tokio::time::sleep(Duration::from_millis(400)).await;
     for (question, client) in clients.iter().enumerate() {
         let pick = asked(client, document, 100 + question).await;
         assert_eq!(pick.matched_tokens[endpoint], 0, "{pick:?}");
@@ -171,7 +173,8 @@ with_one_and_four_workers!(
 );
 
 async fn refused(mode: Mode, workers: u32) {
-    let mut fleet = Fleet::start(fleet(mode, workers)).await;
+    let options = fleet(mode, workers).plugin(json!({ "health": patient() }));
+    let mut fleet = Fleet::start(options).await;
     let clients = clients(&fleet, 8);
     let document = document(0);
     let home = warmed(&clients, &document).await;
@@ -200,6 +203,13 @@ async fn unreachable(mode: Mode, workers: u32) {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let body = about(&document, "Is anybody there?");
     let (pick, _) = open(&clients[1], Call::chat(&body)).await.unwrap();
+    assert!(!pick.matched_tokens.contains_key(&home), "{pick:?}");
+    // Now nobody is left, and all of them are the last resort.
+    for endpoint in fleet.endpoints() {
+        stop(&mut fleet, &endpoint).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (pick, _) = open(&clients[2], Call::chat(&body)).await.unwrap();
     assert_eq!(pick.matched_tokens[&home], 0, "{pick:?}");
 }
 

@@ -17,6 +17,11 @@ pub const INFLIGHT: [&str; 3] = [
     "warmroute_inflight_decode_tokens",
 ];
 
+/// Health for tests of something else: endpoints that fail are tried again at once.
+pub fn patient() -> Value {
+    json!({"failures": 1_000_000, "rest_ms": 1, "max_rest_ms": 1})
+}
+
 /// What to start.
 #[derive(Debug)]
 pub struct FleetOptions {

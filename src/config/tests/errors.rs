@@ -25,7 +25,7 @@ fn errors_of_notation() {
         ("nonsense", ".: expected ident at line 1 column 2"),
         (
             "[]",
-            ".: invalid length 1, expected struct Config with 15 elements at line 1 column 2",
+            ".: invalid length 1, expected struct Config with 16 elements at line 1 column 2",
         ),
         (
             r#"{"endpoints": [{"address": "10.0.0.1:1"}]} x"#,
@@ -55,7 +55,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `clusters`, `pools`, `discovery`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `saturation`, `health`, `explain`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `clusters`, `pools`, `discovery`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `models`, `saturation`, `health`, `explain`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,

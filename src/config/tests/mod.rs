@@ -4,6 +4,7 @@ mod defaults;
 mod discovery;
 mod errors;
 mod health;
+mod models;
 mod pool_errors;
 mod values;
 

@@ -1,0 +1,281 @@
+//! Who is left to pick from, by the model that a request names.
+
+use std::rc::Rc;
+
+use super::*;
+use crate::balancer::{Ask, Decision};
+use crate::config::Config;
+use crate::policy::Load;
+use crate::state::memory::MemoryStore;
+use crate::state::models::hash;
+
+const COST: Load = Load {
+    requests: 1,
+    waiting: 1,
+    prefill_tokens: 100,
+    decode_tokens: 50,
+    context_tokens: 150,
+};
+
+fn list(names: &[&str]) -> String {
+    let card = |name: &&str| match name.strip_prefix("base") {
+        Some(_) => format!(r#"{{"id":"{name}"}}"#),
+        None => format!(r#"{{"id":"{name}","parent":"base"}}"#),
+    };
+    let cards: Vec<String> = names.iter().map(card).collect();
+    format!(r#"{{"data":[{}]}}"#, cards.join(","))
+}
+
+struct Gateway {
+    store: MemoryStore,
+    balancer: Balancer,
+}
+
+impl Gateway {
+    fn new(members: &str) -> Self {
+        let json = format!(r#"{{"policy": {{"name": "round_robin"}}, {members}}}"#);
+        let config = Config::parse(json.as_bytes()).unwrap();
+        Self {
+            store: MemoryStore::new(),
+            balancer: Balancer::new(Rc::new(config), 1),
+        }
+    }
+
+    /// Three endpoints that are asked what they serve.
+    fn asking(more: &str) -> Self {
+        let endpoints = [1, 2, 3].map(|number| format!(r#"{{"address": "10.0.0.{number}:80"}}"#));
+        Self::new(&format!(
+            r#""endpoints": [{}], "scrape": {{"cluster": "c"}}, "models": {{}} {more}"#,
+            endpoints.join(",")
+        ))
+    }
+
+    fn answered(&mut self, number: u8, status: u16, answer: &str) {
+        let id = id(number);
+        let body = answer.as_bytes();
+        self.balancer
+            .models_answered(&self.store, 1_000, id, status, body);
+        self.balancer.tick(&self.store, 1_000);
+    }
+
+    fn pick(&mut self, model: Option<&str>) -> Result<Decision, Refusal> {
+        let ask = Ask {
+            pool: self.balancer.pool_for(model),
+            model,
+            key: None,
+            blocks: &[],
+            cost: COST,
+            share_permille: 1_000,
+        };
+        let picked = self.balancer.pick(&self.store, 1_000, 7, ask);
+        picked.map(|(decision, _)| decision)
+    }
+
+    /// Where this many requests for `model` go, as last numbers of addresses, each once.
+    fn used(&mut self, model: &str, requests: usize) -> Vec<u16> {
+        let mut used = std::collections::BTreeSet::new();
+        for _ in 0..requests {
+            let decision = self.pick(Some(model)).unwrap();
+            let endpoint = self.balancer.endpoint(decision.pool, decision.endpoints[0]);
+            let name = endpoint.unwrap().name().to_owned();
+            let last = name.split(['.', ':']).nth(3).unwrap();
+            used.insert(last.parse().unwrap());
+        }
+        used.into_iter().collect()
+    }
+}
+
+fn id(number: u8) -> EndpointId {
+    Endpoint::new(format!("10.0.0.{number}:80").parse().unwrap()).id()
+}
+
+#[test]
+fn f4_a_request_goes_to_endpoints_that_list_its_model_and_to_no_other() {
+    let mut gateway = Gateway::asking("");
+    gateway.answered(1, 200, &list(&["base", "sql"]));
+    gateway.answered(2, 200, &list(&["base"]));
+    assert_eq!(gateway.used("sql", 9), [1], "the third has not said");
+    gateway.answered(3, 200, &list(&["base", "sql"]));
+    assert_eq!(gateway.used("sql", 9), [1, 3]);
+    assert_eq!(gateway.used("base", 9), [1, 2, 3]);
+    assert!(gateway.pick(None).is_ok());
+}
+
+#[test]
+fn h2_a_model_that_nobody_serves_is_refused_once_all_have_said_what_they_serve() {
+    let mut gateway = Gateway::asking("");
+    assert_eq!(
+        gateway.used("nobody", 9),
+        [1, 2, 3],
+        "nobody has said anything"
+    );
+    gateway.answered(1, 200, &list(&["base"]));
+    gateway.answered(2, 200, &list(&["base"]));
+    assert_eq!(gateway.used("nobody", 9), [3], "one has not");
+    gateway.answered(3, 200, &list(&["base"]));
+    assert_eq!(
+        gateway.pick(Some("nobody")).unwrap_err(),
+        Refusal::UnknownModel
+    );
+    let held = gateway.balancer.totals(&gateway.store);
+    assert_eq!(held.values().map(|load| load.requests).sum::<u32>(), 18);
+}
+
+#[test]
+fn h2_where_the_configuration_lists_models_the_others_are_refused_at_once() {
+    let mut gateway = Gateway::new(
+        r#""endpoints": [{"address": "10.0.0.1:80", "models": ["a"]},
+            {"address": "10.0.0.2:80", "models": ["a", "b"]}]"#,
+    );
+    assert_eq!(gateway.used("b", 4), [2]);
+    assert_eq!(gateway.pick(Some("c")).unwrap_err(), Refusal::UnknownModel);
+    assert!(gateway.pick(None).is_ok());
+    assert!(!gateway.balancer.reads_index(0) && gateway.balancer.reads_body());
+    // One that serves anything serves the others.
+    let mut gateway = Gateway::new(
+        r#""endpoints": [{"address": "10.0.0.1:80", "models": ["a"]},
+            {"address": "10.0.0.2:80"}]"#,
+    );
+    assert_eq!(gateway.used("c", 4), [2]);
+    assert_eq!(gateway.used("a", 4), [1, 2]);
+}
+
+#[test]
+fn the_pool_whose_endpoints_list_a_model_is_asked_for_it() {
+    let mut gateway = Gateway::new(
+        r#""pools": [
+            {"name": "a", "models": ["base-a"], "endpoints": [{"address": "10.0.0.1:80"}]},
+            {"name": "b", "endpoints": [{"address": "10.0.0.2:80"}]},
+            {"name": "c", "endpoints": [{"address": "10.0.0.3:80", "models": ["fixed"]}]}],
+            "scrape": {"cluster": "c"}, "models": {}"#,
+    );
+    gateway.answered(1, 200, &list(&["base-a", "sql", "both"]));
+    gateway.answered(2, 200, &list(&["base-b", "both"]));
+    for (model, endpoint) in [
+        ("base-a", 1),
+        ("sql", 1),
+        ("base-b", 2),
+        ("both", 2),
+        ("fixed", 3),
+    ] {
+        assert_eq!(gateway.used(model, 2), [endpoint], "{model}");
+    }
+    assert_eq!(gateway.balancer.pool_for(Some("nobody")), 1);
+    assert_eq!(gateway.balancer.pool_for(None), 1);
+}
+
+fn active(gateway: &mut Gateway, number: u8, names: &[&str]) {
+    let mut hashes: Vec<u64> = names.iter().map(|name| hash(name.as_bytes())).collect();
+    hashes.sort_unstable();
+    let adapters = Adapters {
+        max: Some(2),
+        active: hashes.len() as u32,
+        names: hashes,
+    };
+    let (store, at) = (&gateway.store, id(number));
+    gateway
+        .balancer
+        .adapters_reported(store, 1_000, at, &adapters);
+    let page = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n";
+    let mut poller = crate::poller::Poller::new(
+        crate::poller::questions(gateway.balancer.config()),
+        800,
+        [at],
+    );
+    let none = std::collections::BTreeMap::new();
+    poller.due(1_000, &none);
+    let question = crate::poller::Question::Metrics;
+    let answer = poller.answered((at, question), 1_000, 200, page, &none);
+    let crate::poller::Answer::Report { report, .. } = answer else {
+        panic!("{answer:?}");
+    };
+    gateway.balancer.reported(store, 1_000, report);
+    gateway.balancer.tick(&gateway.store, 1_000);
+}
+
+#[test]
+fn an_adapter_stays_where_it_is_active_until_that_is_crowded() {
+    let mut gateway = Gateway::asking("");
+    for number in [1, 2, 3] {
+        gateway.answered(number, 200, &list(&["base", "sql", "chat"]));
+    }
+    active(&mut gateway, 1, &["chat", "law"]);
+    active(&mut gateway, 2, &["sql"]);
+    active(&mut gateway, 3, &["chat"]);
+    // 3 endpoints: 12 = 2 * 12 / 3 + 4 is the most that one may have of all.
+    assert_eq!(gateway.used("sql", 13), [2]);
+    // The first is full of other adapters.
+    assert_eq!(gateway.used("sql", 1), [3]);
+    assert_eq!(
+        gateway.used("base", 9),
+        [1, 2, 3],
+        "a base model goes anywhere"
+    );
+    // What was reported long ago says nothing any more.
+    let ask = |balancer: &mut Balancer, store: &MemoryStore, now_ms| {
+        let ask = Ask {
+            pool: 0,
+            model: Some("chat"),
+            key: None,
+            blocks: &[],
+            cost: COST,
+            share_permille: 1_000,
+        };
+        let (decision, _) = balancer.pick(store, now_ms, 7, ask).unwrap();
+        decision.candidates.len()
+    };
+    let Gateway { store, balancer } = &mut gateway;
+    assert_eq!(ask(balancer, store, 1_000), 2);
+    assert_eq!(ask(balancer, store, 10_000), 3);
+}
+
+fn reply(gateway: &mut Gateway, path: &str) -> Option<(u16, String)> {
+    let reply = gateway
+        .balancer
+        .models_reply(&gateway.store, path.as_bytes());
+    reply.map(|reply| (reply.status, reply.body))
+}
+
+#[test]
+fn f3_the_gateway_lists_the_models_of_all_endpoints() {
+    let mut gateway = Gateway::asking("");
+    assert_eq!(reply(&mut gateway, "/v1/models"), None, "nothing is known");
+    gateway.answered(1, 200, &list(&["base"]));
+    gateway.answered(2, 200, &list(&["base", "org/sql é"]));
+    let (status, body) = reply(&mut gateway, "/v1/models?x=1").unwrap();
+    let whole: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (status, whole["data"][0]["id"].as_str()),
+        (200, Some("base"))
+    );
+    assert_eq!(whole["data"].as_array().unwrap().len(), 2);
+    let card = Some((200, r#"{"id":"org/sql é","parent":"base"}"#.to_owned()));
+    assert_eq!(reply(&mut gateway, "/v1/models/org%2Fsql%20%C3%A9"), card);
+    assert_eq!(reply(&mut gateway, "/v1/models/org/sql%20%c3%a9"), card);
+    for path in [
+        "/v1/models/",
+        "/v1/modelsx",
+        "/v1",
+        "/v1/models/%2",
+        "/v1/models/%ff",
+    ] {
+        assert_eq!(reply(&mut gateway, path), None, "{path}");
+    }
+    // The third has not said what it serves.
+    assert_eq!(reply(&mut gateway, "/v1/models/nobody"), None);
+    gateway.answered(3, 200, &list(&["base"]));
+    let (status, body) = reply(&mut gateway, "/v1/models/nobody").unwrap();
+    assert_eq!(status, 404);
+    assert!(
+        body.contains("The model `nobody` does not exist."),
+        "{body}"
+    );
+}
+
+#[test]
+fn without_models_the_gateway_has_no_list() {
+    let mut gateway = Gateway::new(r#""endpoints": [{"address": "10.0.0.1:80"}]"#);
+    gateway.answered(1, 200, &list(&["base"]));
+    assert_eq!(reply(&mut gateway, "/v1/models"), None);
+    assert_eq!(gateway.used("anything", 1), [1]);
+}

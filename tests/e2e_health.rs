@@ -1,0 +1,457 @@
+//! Endpoints that fail, are overloaded, sleep or die behind a real Envoy: who gets new requests, and when
+//! again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[macro_use]
+mod support;
+
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::check::{SETTLE, at_rest, becomes, decided, unharmed};
+use support::client::{Answer, Call, HttpClient, Protocol};
+use support::config::Mode;
+use support::fleet::{Fleet, FleetOptions};
+use support::mock::{Fault, Mock, MockOptions};
+use tokio::task::JoinHandle;
+use warmroute::sim::replica::Profile;
+
+/// How long the other workers may not know yet what one of them has heard: a tick, on a busy machine.
+const LAG: Duration = Duration::from_millis(300);
+const EJECTIONS: &str = "warmroute_ejections_total";
+
+fn options(mode: Mode, workers: u32) -> FleetOptions {
+    FleetOptions::new(mode, workers, 3).plugin(json!({
+        "explain": {"response_header": true},
+        "policy": {"name": "round_robin"},
+    }))
+}
+
+fn scraped(mode: Mode, workers: u32) -> FleetOptions {
+    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    options(mode, workers).plugin(json!({ "scrape": scrape }))
+}
+
+fn chat(stream: bool) -> Value {
+    json!({
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Are you well?"}],
+        "max_tokens": 4,
+        "stream": stream,
+    })
+}
+
+fn set(mock: &Mock, faults: &str) {
+    mock.set_faults(Fault::parse_list(faults).unwrap());
+}
+
+/// Clients with connections of their own, so that they come to all workers.
+fn clients(fleet: &Fleet) -> Vec<HttpClient> {
+    (0..8).map(|_| fleet.client(Protocol::Http1)).collect()
+}
+
+/// Inference requests that came to a replica.
+fn served(mock: &Mock) -> usize {
+    let requests = mock.seen().into_iter();
+    requests.filter(|seen| seen.method == "POST").count()
+}
+
+async fn ask(client: &HttpClient) -> Answer {
+    client.send(Call::chat(&chat(false))).await.unwrap()
+}
+
+/// Waits until Envoy's metrics say that the endpoint is in this state.
+async fn is(fleet: &Fleet, endpoint: &str, state: &str) {
+    let begun = Instant::now();
+    let labels = [("endpoint", endpoint), ("state", state)];
+    loop {
+        let stats = fleet.stats_now().await;
+        if stats.metric("warmroute_endpoint_state", &labels) == 1.0 {
+            let all = stats.metric("warmroute_endpoint_state", &[("endpoint", endpoint)]);
+            // Envoy may have been read in the middle of a tick.
+            if all == 1.0 {
+                return;
+            }
+        }
+        if begun.elapsed() > SETTLE {
+            let found: Vec<_> = stats.samples("warmroute_endpoint_state", &[]).collect();
+            panic!(
+                "{endpoint} is not {state}: {found:?}\n{}",
+                fleet.envoy.log()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One answer under load.
+#[derive(Debug)]
+struct Seen {
+    sent: Instant,
+    status: u16,
+    endpoint: String,
+}
+
+/// Clients that ask all the time, each one thing after the other.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Vec<Seen>>>,
+}
+
+impl Traffic {
+    fn begin(clients: &[HttpClient]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks = clients.iter().cloned().map(|client| {
+            let stop = stop.clone();
+            tokio::spawn(async move {
+                let mut all = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let sent = Instant::now();
+                    let answer = ask(&client).await;
+                    all.push(Seen {
+                        sent,
+                        status: answer.status,
+                        endpoint: decided(&answer.headers, "endpoint"),
+                    });
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                all
+            })
+        });
+        let tasks = tasks.collect();
+        Self { stop, tasks }
+    }
+
+    async fn end(self) -> Vec<Seen> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for task in self.tasks {
+            all.extend(task.await.unwrap());
+        }
+        all
+    }
+}
+
+/// F1: client errors are no endpoint's failure.
+async fn client_400s_open_breaker(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(options(mode, workers)).await;
+    let clients = clients(&fleet);
+    for number in 0..100 {
+        let bad = Call::chat(&chat(number % 2 == 0)).header("x-mock-fault", "status=400");
+        let answer = clients[number % 8].send(bad).await.unwrap();
+        assert_eq!(answer.status, 400);
+    }
+    for number in 0..200 {
+        assert_eq!(ask(&clients[number % 8]).await.status, 200, "{number}");
+    }
+    assert_eq!(at_rest(&fleet).await.metric(EJECTIONS, &[]), 0.0);
+    for endpoint in fleet.endpoints() {
+        is(&fleet, &endpoint, "ready").await;
+    }
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    f1_client_400s_open_no_breaker: client_400s_open_breaker, OriginalDst, OverrideHost
+);
+
+/// F5: who asks to be spared is spared, and who is left only if everybody asks.
+async fn overloaded(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(options(mode, workers)).await;
+    let clients = clients(&fleet);
+    let busy = fleet.endpoints()[0].clone();
+    set(&fleet.mocks[0], "status=429,retry-after=1");
+    let traffic = Traffic::begin(&clients);
+    tokio::time::sleep(LAG).await;
+    // All workers know by now, and nobody goes there until a second has passed since the last refusal.
+    let before = served(&fleet.mocks[0]);
+    assert!(before >= 1, "nobody was refused");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(served(&fleet.mocks[0]), before);
+    set(&fleet.mocks[0], "");
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert!(served(&fleet.mocks[0]) > before + 5, "it is not back");
+    let all = traffic.end().await;
+    let (refused, good): (Vec<_>, Vec<_>) = all.iter().partition(|seen| seen.status == 429);
+    assert_eq!(refused.len(), before);
+    assert!(good.iter().all(|seen| seen.status == 200), "{good:?}");
+    // Never sooner than a second after the last refusal.
+    let last = refused.iter().map(|seen| seen.sent).max().unwrap();
+    let back = good
+        .iter()
+        .filter(|seen| seen.endpoint == busy && seen.sent > last);
+    let back = back.map(|seen| seen.sent).min().unwrap();
+    assert!(
+        back - last >= Duration::from_millis(990),
+        "{:?}",
+        back - last
+    );
+
+    // Everybody is busy: the engine's own answer passes, whoever it is.
+    for mock in &fleet.mocks {
+        set(mock, "status=429,retry-after=7");
+    }
+    for number in 0..40 {
+        let answer = ask(&clients[number % 8]).await;
+        assert_eq!(answer.status, 429);
+        assert_eq!(answer.header("retry-after"), "7");
+        assert!(answer.header("x-warmroute-reason").is_empty());
+    }
+    let stats = at_rest(&fleet).await;
+    assert_eq!(stats.metric("warmroute_local_replies_total", &[]), 0.0);
+    assert_eq!(stats.metric("warmroute_retries_total", &[]), 0.0);
+    assert_eq!(stats.metric(EJECTIONS, &[]), 0.0);
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    f5_an_overloaded_endpoint_is_spared: overloaded, OverrideHost, OriginalDst
+);
+
+/// F8: a refusal inside a 200 makes the endpoint rest; F9: an error is a failure, and three are too many.
+async fn errors_in_streams(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(options(mode, workers)).await;
+    let client = fleet.client(Protocol::Http2);
+    let endpoints = fleet.endpoints();
+    set(&fleet.mocks[0], "error-in-stream=503");
+    set(&fleet.mocks[1], "error-in-stream=500");
+    let (mut refused, mut failed) = (0, 0);
+    for _ in 0..24 {
+        let answer = client.send(Call::chat(&chat(true))).await.unwrap();
+        assert_eq!(answer.status, 200);
+        let endpoint = decided(&answer.headers, "endpoint");
+        refused += usize::from(endpoint == endpoints[0]);
+        failed += usize::from(endpoint == endpoints[1]);
+    }
+    assert_eq!((refused, failed), (1, 3));
+    let failures = [("endpoint", endpoints[1].as_str()), ("cause", "failures")];
+    becomes(&fleet, EJECTIONS, &failures, 1.0).await;
+    assert_eq!(at_rest(&fleet).await.metric(EJECTIONS, &[]), 1.0);
+    let log = fleet.envoy.log();
+    for turn in [
+        format!("endpoint {}: ready -> resting (overloaded)", endpoints[0]),
+        format!("endpoint {}: ready -> ejected (failures)", endpoints[1]),
+    ] {
+        assert_eq!(log.matches(&turn).count(), 1, "{turn}\n{log}");
+    }
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    f8_f9_errors_inside_a_200_count: errors_in_streams, OriginalDst, FilterState
+);
+
+/// F6: streams that break off are failures too.
+async fn broken_streams(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(options(mode, workers)).await;
+    let client = fleet.client(Protocol::Http2);
+    let breaking = fleet.endpoints()[1].clone();
+    set(&fleet.mocks[1], "reset=after:2");
+    let mut broken = 0;
+    for _ in 0..24 {
+        let stream = client.open(Call::chat(&chat(true))).await.unwrap();
+        let endpoint = decided(&stream.headers, "endpoint");
+        let whole = stream.finish().await;
+        assert_eq!(whole.is_err(), endpoint == breaking);
+        broken += usize::from(whole.is_err());
+    }
+    assert_eq!(broken, 3);
+    is(&fleet, &breaking, "probing").await;
+    // Left alone, it stays half open; one good answer is enough.
+    set(&fleet.mocks[1], "");
+    for _ in 0..6 {
+        assert_eq!(ask(&client).await.status, 200);
+    }
+    is(&fleet, &breaking, "ready").await;
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    f6_streams_that_break_off_open_the_breaker: broken_streams, FilterState, OriginalDst
+);
+
+/// The breaker opens, lets one request at a time through, and closes.
+async fn breaker(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(options(mode, workers)).await;
+    let clients = clients(&fleet);
+    let failing = fleet.endpoints()[2].clone();
+    set(&fleet.mocks[2], "status=500");
+    let traffic = Traffic::begin(&clients);
+    is(&fleet, &failing, "ejected").await;
+    tokio::time::sleep(LAG).await;
+    let before = served(&fleet.mocks[2]);
+    assert!((3..=3 + 8).contains(&before), "{before}");
+    // While one request is slow to show, all others stay away.
+    set(&fleet.mocks[2], "delay-headers=1200,status=500");
+    let begun = Instant::now();
+    while served(&fleet.mocks[2]) == before {
+        assert!(begun.elapsed() < SETTLE, "nobody probes");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(served(&fleet.mocks[2]), before + 1);
+    // It fails: two seconds until the next one, which finds it well.
+    let failed = Instant::now();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    set(&fleet.mocks[2], "");
+    while served(&fleet.mocks[2]) == before + 1 {
+        assert!(failed.elapsed() < SETTLE, "nobody probes");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(failed.elapsed() >= Duration::from_millis(2_000));
+    is(&fleet, &failing, "ready").await;
+    tokio::time::sleep(LAG).await;
+    let all = traffic.end().await;
+    assert!(served(&fleet.mocks[2]) > before + 5, "it is not back");
+    let failures = all.iter().filter(|seen| seen.status == 500).count();
+    assert_eq!(failures, before + 1);
+    let others = all.iter().filter(|seen| seen.endpoint != failing);
+    assert!(others.into_iter().all(|seen| seen.status == 200));
+    let labels = [("endpoint", failing.as_str()), ("cause", "failures")];
+    becomes(&fleet, EJECTIONS, &labels, 2.0).await;
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    the_breaker_opens_lets_one_at_a_time_through_and_closes: breaker, OriginalDst, OverrideHost
+);
+
+async fn restart(fleet: &mut Fleet, index: usize, listen: SocketAddr) {
+    let options = MockOptions {
+        listen,
+        profile: Profile::fast(),
+        ..MockOptions::default()
+    };
+    let mock = Mock::start(options).await.unwrap();
+    fleet.mocks.insert(index, mock);
+}
+
+/// A process that dies under load is avoided within a second, and comes back when it does.
+async fn dies(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(scraped(mode, workers)).await;
+    let clients = clients(&fleet);
+    let traffic = Traffic::begin(&clients);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let died = Instant::now();
+    let mock = fleet.mocks.remove(1);
+    let (address, name) = (mock.addr(), mock.addr().to_string());
+    mock.stop().await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let returned = Instant::now();
+    restart(&mut fleet, 1, address).await;
+    is(&fleet, &name, "ready").await;
+    tokio::time::sleep(LAG).await;
+    let back = served(&fleet.mocks[1]);
+    assert!(back > 0, "it gets nothing");
+    let all = traffic.end().await;
+    for seen in &all {
+        let there = seen.endpoint == name;
+        let since = seen.sent.saturating_duration_since(died);
+        if there && seen.sent < returned {
+            assert!(since < Duration::from_secs(1), "picked {since:?} after");
+        }
+        // What was under way when it died may fail, and where there is no second try, what was sent there.
+        let excused = there && mode != Mode::OverrideHost && since < Duration::from_secs(1);
+        let begun = seen.sent < died;
+        assert!(seen.status == 200 || begun || excused, "{seen:?}");
+    }
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    an_endpoint_that_dies_is_avoided_and_comes_back_original_dst: dies, OriginalDst, OriginalDst
+);
+with_one_and_four_workers!(
+    an_endpoint_that_dies_is_avoided_and_comes_back_override_host: dies, OverrideHost, OverrideHost
+);
+
+/// What engines say of themselves: unwell is the last resort, asleep is out.
+async fn say_so(mode: Mode, workers: u32) {
+    for sleep_path in ["", "/is_sleeping"] {
+        let health = json!({ "sleep_path": sleep_path });
+        let options = scraped(mode, workers).plugin(json!({ "health": health }));
+        let mut fleet = Fleet::start(options).await;
+        let clients = clients(&fleet);
+        let endpoints = fleet.endpoints();
+        for (fault, state) in [("health=503", "resting"), ("asleep", "ejected")] {
+            set(&fleet.mocks[0], fault);
+            is(&fleet, &endpoints[0], state).await;
+            tokio::time::sleep(LAG).await;
+            let before = served(&fleet.mocks[0]);
+            for number in 0..24 {
+                assert_eq!(ask(&clients[number % 8]).await.status, 200);
+            }
+            assert_eq!(served(&fleet.mocks[0]), before, "{fault}");
+            for mock in &fleet.mocks {
+                set(mock, fault);
+            }
+            for endpoint in &endpoints {
+                is(&fleet, endpoint, state).await;
+            }
+            tokio::time::sleep(LAG).await;
+            for number in 0..24 {
+                let answer = ask(&clients[number % 8]).await;
+                if fault == "asleep" {
+                    assert_eq!(answer.status, 503);
+                    assert_eq!(answer.header("x-warmroute-reason"), "no_endpoint");
+                    assert_eq!(answer.header("retry-after"), "1");
+                } else {
+                    assert_eq!(answer.status, 200);
+                }
+            }
+            for (mock, endpoint) in fleet.mocks.iter().zip(&endpoints) {
+                set(mock, "");
+                is(&fleet, endpoint, "ready").await;
+            }
+            tokio::time::sleep(LAG).await;
+            assert_eq!(ask(&clients[0]).await.status, 200);
+        }
+        unharmed(&mut fleet).await;
+    }
+}
+
+with_one_and_four_workers!(
+    an_unwell_engine_is_the_last_resort_and_a_sleeping_one_is_out: say_so, OverrideHost, OriginalDst
+);
+
+/// A page of metrics that is slow everywhere takes nobody out, and a stalled one rests.
+async fn silent(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(scraped(mode, workers)).await;
+    let clients = clients(&fleet);
+    let endpoints = fleet.endpoints();
+    set(&fleet.mocks[0], "delay-headers=60000");
+    is(&fleet, &endpoints[0], "resting").await;
+    tokio::time::sleep(LAG).await;
+    for number in 0..24 {
+        let answer = ask(&clients[number % 8]).await;
+        assert_eq!(answer.status, 200);
+        assert_ne!(decided(&answer.headers, "endpoint"), endpoints[0]);
+    }
+    for mock in &fleet.mocks {
+        set(mock, "delay-headers=400");
+    }
+    for endpoint in &endpoints {
+        is(&fleet, endpoint, "resting").await;
+    }
+    for number in 0..12 {
+        assert_eq!(ask(&clients[number % 8]).await.status, 200);
+    }
+    let stats = at_rest(&fleet).await;
+    assert_eq!(stats.metric("warmroute_local_replies_total", &[]), 0.0);
+    for (mock, endpoint) in fleet.mocks.iter().zip(&endpoints) {
+        set(mock, "");
+        is(&fleet, endpoint, "ready").await;
+    }
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    who_is_silent_rests_unless_everybody_is: silent, FilterState, OriginalDst
+);

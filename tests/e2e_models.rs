@@ -1,0 +1,406 @@
+//! Models and adapters through a real Envoy: who gets which request, what is answered where nobody serves
+//! it, and the gateway's own list. Tests are named by their case.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[macro_use]
+mod support;
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use support::check::{SETTLE, becomes, unharmed};
+use support::client::{Answer, Call, HttpClient, Protocol};
+use support::config::{EnvoyConfig, Mode};
+use support::fleet::{Fleet, FleetOptions};
+use warmroute::sim::replica::Profile;
+
+/// Between two questions for an engine's models.
+const INTERVAL: Duration = Duration::from_millis(1_000);
+
+/// What each of four replicas serves besides the base model.
+const ADAPTERS: [&[&str]; 4] = [&["sql", "law"], &["sql"], &["chat"], &["law"]];
+
+fn serving(model: &str) -> BTreeSet<usize> {
+    let has = |at: &usize| model == "tiny" || ADAPTERS[*at].contains(&model);
+    (0..ADAPTERS.len()).filter(has).collect()
+}
+
+fn options(mode: Mode, workers: u32) -> FleetOptions {
+    let mut options = FleetOptions::new(mode, workers, ADAPTERS.len());
+    for (mock, adapters) in options.mocks.iter_mut().zip(ADAPTERS) {
+        mock.adapters = adapters.iter().map(|name| (*name).to_owned()).collect();
+        mock.tells_endpoint = true;
+    }
+    options
+}
+
+/// As [`options`], with engines that are asked what they serve.
+fn asking(mode: Mode, workers: u32) -> FleetOptions {
+    let interval_ms = INTERVAL.as_millis() as u64;
+    options(mode, workers).plugin(json!({
+        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150},
+        "models": {"interval_ms": interval_ms},
+    }))
+}
+
+fn chat(model: &str, text: &str) -> Value {
+    json!({
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 2,
+    })
+}
+
+async fn ids(client: &HttpClient) -> Vec<String> {
+    let answer = client.send(Call::get("/v1/models")).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let list = answer.json();
+    assert_eq!(list["object"], "list");
+    let cards = list["data"].as_array().unwrap().iter();
+    cards
+        .map(|card| card["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Waits until all workers know what all engines serve.
+async fn known(fleet: &Fleet) {
+    let begun = Instant::now();
+    let client = fleet.client(Protocol::Http1);
+    while ids(&client).await != ["tiny", "chat", "law", "sql"] {
+        assert!(begun.elapsed() < SETTLE, "the lists are not known");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The other workers read the same within a tick.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
+/// Sends `count` chats for the models in turn and returns which replicas answered for which.
+async fn send(fleet: &Fleet, count: usize, models: &[&str]) -> BTreeMap<String, BTreeSet<usize>> {
+    let clients: Vec<HttpClient> = (0..32)
+        .map(|at| fleet.client(Protocol::ALL[at % 2]))
+        .collect();
+    let calls = (0..count).map(|number| {
+        let model = models[number % models.len()].to_owned();
+        let client = clients[number % clients.len()].clone();
+        async move {
+            let body = chat(&model, &format!("Prompt {}", number % 97));
+            let answer = client.send(Call::chat(&body)).await.unwrap();
+            assert_eq!(answer.status, 200, "{model}: {}", answer.text());
+            (model, answer.header("x-mock-endpoint"))
+        }
+    });
+    let all = fleet.endpoints();
+    let mut used: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    let mut answers = futures_util::stream::iter(calls).buffer_unordered(64);
+    while let Some((model, endpoint)) = answers.next().await {
+        let at = all.iter().position(|one| *one == endpoint).unwrap();
+        used.entry(model).or_default().insert(at);
+    }
+    used
+}
+
+/// 10,000 requests go to who serves their model, and to all of those.
+async fn each_to_its_own(fleet: &mut Fleet) {
+    let models = ["sql", "law", "chat", "tiny"];
+    let used = send(fleet, 10_000, &models).await;
+    for model in models {
+        assert_eq!(used[model], serving(model), "{model}");
+    }
+    let wrong: u64 = fleet.mocks.iter().map(|mock| mock.unknown_models()).sum();
+    assert_eq!(wrong, 0, "adapter_wrong_endpoint");
+    let sent: u64 = fleet.mocks.iter().map(|mock| mock.totals().requests).sum();
+    assert_eq!(sent, 10_000);
+    unharmed(fleet).await;
+}
+
+async fn by_engines(mode: Mode, workers: u32) {
+    let options = asking(mode, workers).plugin(json!({ "policy": {"name": "round_robin"} }));
+    let mut fleet = Fleet::start(options).await;
+    known(&fleet).await;
+    each_to_its_own(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    f4_adapters_go_where_engines_list_them: by_engines, FilterState, OriginalDst
+);
+
+fn listed(config: &mut EnvoyConfig) {
+    let wasm = config.wasm().unwrap();
+    let text = wasm.pointer_mut("/configuration/value").unwrap();
+    let mut plugin: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+    for (at, adapters) in ADAPTERS.iter().enumerate() {
+        let models: Vec<&str> = ["tiny"].iter().chain(*adapters).copied().collect();
+        plugin["endpoints"][at]["models"] = json!(models);
+    }
+    *text = Value::String(plugin.to_string());
+}
+
+async fn by_configuration(mode: Mode, workers: u32) {
+    let mut options = options(mode, workers).plugin(json!({ "policy": {"name": "least_request"} }));
+    options.adjust = listed;
+    let mut fleet = Fleet::start(options).await;
+    each_to_its_own(&mut fleet).await;
+    is_refused(&fleet, "nobody").await;
+}
+
+with_one_and_four_workers!(
+    f4_adapters_go_where_the_configuration_lists_them: by_configuration, OverrideHost, OriginalDst
+);
+
+/// The model is refused in the words of each API, at once, and the connection goes on.
+async fn is_refused(fleet: &Fleet, model: &str) {
+    let message = format!("The model `{model}` does not exist.");
+    let error = json!({ "error": {
+        "message": message, "type": "NotFoundError", "param": "model", "code": 404,
+    }});
+    let of_anthropic = json!({
+        "type": "error",
+        "error": {"type": "not_found_error", "message": message},
+    });
+    let mut took = Vec::new();
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for (path, expected) in [
+            ("/v1/chat/completions", &error),
+            ("/v1/completions", &error),
+            ("/v1/responses", &error),
+            ("/v1/messages", &of_anthropic),
+        ] {
+            for stream in [false, true] {
+                let mut body = chat(model, &"Why? ".repeat(2_000));
+                body["stream"] = json!(stream);
+                let begun = Instant::now();
+                let answer = client
+                    .send(Call::post(path, body.to_string()))
+                    .await
+                    .unwrap();
+                took.push(begun.elapsed());
+                assert_eq!(
+                    (answer.status, answer.json()),
+                    (404, expected.clone()),
+                    "{path}"
+                );
+                assert_eq!(answer.header("x-warmroute-reason"), "unknown_model");
+                assert_eq!(answer.header("content-type"), "application/json");
+            }
+            let answer = client.send(Call::chat(&chat("tiny", "Still there?"))).await;
+            assert_eq!(answer.unwrap().status, 200);
+        }
+    }
+    // The machine may be busy for once.
+    took.sort();
+    assert!(
+        took[took.len() / 2] < Duration::from_millis(100),
+        "{took:?}"
+    );
+    assert!(
+        took[took.len() - 1] < Duration::from_millis(1_000),
+        "{took:?}"
+    );
+    // Two protocols, four paths, whole and streamed.
+    let kind = [("kind", "unknown_model")];
+    becomes(fleet, "warmroute_local_replies_total", &kind, 16.0).await;
+}
+
+async fn unknown(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(asking(mode, workers)).await;
+    known(&fleet).await;
+    is_refused(&fleet, "nobody").await;
+    let wrong: u64 = fleet.mocks.iter().map(|mock| mock.unknown_models()).sum();
+    assert_eq!(wrong, 0);
+    // A request that names no model goes anywhere, as does one whose body is none.
+    let client = fleet.client(Protocol::Http1);
+    let nameless = json!({"messages": [{"role": "user", "content": "?"}], "max_tokens": 2});
+    assert_eq!(
+        client.send(Call::chat(&nameless)).await.unwrap().status,
+        200
+    );
+    let broken = client.send(Call::post("/v1/chat/completions", "{")).await;
+    assert_eq!(broken.unwrap().status, 400);
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    h2_an_unknown_model_is_refused_at_once: unknown, OriginalDst, OverrideHost
+);
+
+/// Loads or unloads an adapter at one replica.
+async fn change(fleet: &Fleet, at: usize, what: &str, adapter: &str) {
+    let engine = HttpClient::new(fleet.mocks[at].addr(), Protocol::Http1);
+    let body = json!({"lora_name": adapter, "lora_path": "/adapters"}).to_string();
+    let path = format!("/v1/{what}_lora_adapter");
+    let answer = engine.send(Call::post(&path, body)).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// Asks until the answer has this status, and returns how long that took and the answer.
+async fn until(client: &HttpClient, model: &str, status: u16) -> (Duration, Answer) {
+    let begun = Instant::now();
+    loop {
+        let answer = client
+            .send(Call::chat(&chat(model, "Hello")))
+            .await
+            .unwrap();
+        if answer.status == status {
+            return (begun.elapsed(), answer);
+        }
+        assert!(begun.elapsed() < SETTLE, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn loaded(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(asking(mode, workers)).await;
+    known(&fleet).await;
+    let client = fleet.client(Protocol::Http1);
+    until(&client, "new", 404).await;
+    change(&fleet, 2, "load", "new").await;
+    let (took, answer) = until(&client, "new", 200).await;
+    assert!(took < 2 * INTERVAL, "{took:?}");
+    assert_eq!(answer.header("x-mock-endpoint"), fleet.endpoints()[2]);
+    // A tick later all workers know.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(
+        send(&fleet, 200, &["new"]).await["new"],
+        BTreeSet::from([2])
+    );
+    assert_eq!(ids(&client).await, ["tiny", "chat", "law", "new", "sql"]);
+    change(&fleet, 2, "unload", "new").await;
+    let unloaded = Instant::now();
+    loop {
+        let (_, answer) = until(&client, "new", 404).await;
+        if answer.header("x-warmroute-reason") == "unknown_model" {
+            break;
+        }
+        // The engine's own, until it was asked again.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(unloaded.elapsed() < 2 * INTERVAL);
+    }
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    f4_an_adapter_that_is_loaded_is_served_within_two_intervals: loaded, OverrideHost, FilterState
+);
+
+async fn list(mode: Mode, workers: u32) {
+    let mut fleet = Fleet::start(asking(mode, workers)).await;
+    known(&fleet).await;
+    let client = fleet.client(Protocol::Http1);
+    let before = client.send(Call::get("/v1/models")).await.unwrap();
+    assert_eq!(before.header("content-type"), "application/json");
+    assert_eq!(before.header("x-warmroute-reason"), "models");
+    assert_eq!(before.json()["data"][0]["parent"], json!(null));
+    assert_eq!(before.json()["data"][1]["parent"], "tiny");
+    // The replica that alone has one of them is gone.
+    fleet.mocks.remove(2).stop().await;
+    tokio::time::sleep(2 * INTERVAL + Duration::from_millis(300)).await;
+    for protocol in Protocol::ALL {
+        let client = fleet.client(protocol);
+        for _ in 0..20 {
+            let after = client.send(Call::get("/v1/models?limit=20")).await.unwrap();
+            assert_eq!((after.status, after.json()), (200, before.json()));
+        }
+        let card = client.send(Call::get("/v1/models/law")).await.unwrap();
+        assert_eq!(
+            (card.status, &card.json()),
+            (200, &before.json()["data"][2])
+        );
+        let nobody = client.send(Call::get("/v1/models/nobody")).await.unwrap();
+        let error = &nobody.json()["error"];
+        assert_eq!((nobody.status, error["code"].as_u64()), (404, Some(404)));
+        assert_eq!(error["message"], "The model `nobody` does not exist.");
+    }
+    // What is asked otherwise is for an engine to answer.
+    let head = client
+        .send(Call::method("HEAD", "/v1/models"))
+        .await
+        .unwrap();
+    assert_eq!(
+        (head.status, head.header("x-warmroute-reason").as_str()),
+        (405, "")
+    );
+    let stats = fleet.stats().await;
+    let listed = stats.metric("warmroute_local_replies_total", &[("kind", "models")]);
+    assert!(listed >= 43.0, "{listed}");
+    assert!(fleet.envoy.is_running());
+}
+
+with_one_and_four_workers!(
+    f3_the_models_are_listed_while_an_endpoint_is_down: list, OriginalDst, FilterState
+);
+
+/// Four replicas on which a request lasts as long as it is wanted, with room for two adapters each.
+async fn placed(mode: Mode, workers: u32) {
+    let profile = Profile {
+        step_base_us: 20_000,
+        ..Profile::fast()
+    };
+    let options = asking(mode, workers)
+        .plugin(json!({ "policy": {"name": "least_request"} }))
+        .each_mock(|mock| {
+            mock.adapters = ["sql", "law", "chat"].map(str::to_owned).to_vec();
+            mock.max_loras = Some(2);
+            mock.profile = profile.clone();
+        });
+    let fleet = Fleet::start(options).await;
+    known(&fleet).await;
+    let client = fleet.client(Protocol::Http2);
+    let open = async |model: &str, number: usize| {
+        let mut body = chat(model, &format!("Prompt {number}"));
+        body["max_tokens"] = json!(3_000);
+        body["stream"] = json!(true);
+        let stream = client.open(Call::chat(&body)).await.unwrap();
+        assert_eq!(stream.status, 200);
+        (stream.header("x-mock-endpoint"), stream)
+    };
+    let mut streams = vec![open("sql", 0).await];
+    let home = streams[0].0.clone();
+    // The engine's metrics show it with the next reading, which all workers have a tick later.
+    let shown = Duration::from_millis(800);
+    tokio::time::sleep(shown).await;
+    for number in 1..4 {
+        streams.push(open("sql", number).await);
+    }
+    let used = |streams: &[(String, _)]| -> BTreeSet<String> {
+        streams
+            .iter()
+            .map(|(endpoint, _)| endpoint.clone())
+            .collect()
+    };
+    assert_eq!(
+        used(&streams),
+        BTreeSet::from([home.clone()]),
+        "it stays where it is active"
+    );
+    // Another adapter goes to where less is going on: it is active nowhere.
+    streams.push(open("law", 0).await);
+    let other = streams.last().unwrap().0.clone();
+    assert_ne!(other, home);
+    tokio::time::sleep(shown).await;
+    streams.push(open("law", 1).await);
+    assert_eq!(streams.last().unwrap().0, other);
+    // One that is in demand spreads.
+    for number in 4..24 {
+        streams.push(open("sql", number).await);
+    }
+    assert_eq!(used(&streams).len(), 4, "{:?}", used(&streams));
+    let crowd = streams
+        .iter()
+        .filter(|(endpoint, _)| *endpoint == home)
+        .count();
+    // Of 26, no more than twice the mean and four.
+    assert!((6..=17).contains(&crowd), "{crowd}");
+    drop(streams);
+    fleet.inflight_is_zero_within(SETTLE).await.unwrap();
+}
+
+with_one_and_four_workers!(
+    an_adapter_stays_and_spreads_when_in_demand: placed, FilterState, OverrideHost
+);
