@@ -25,8 +25,6 @@ pub struct Setup {
     pub workers: u32,
     /// Laid over the shipped plugin configuration; `null` removes a key.
     pub plugin: Value,
-    /// The last change to Envoy's configuration.
-    pub adjust: fn(&mut EnvoyConfig),
 }
 
 impl Setup {
@@ -36,7 +34,6 @@ impl Setup {
             mode,
             workers,
             plugin: json!({ "explain": {"response_header": true} }),
-            adjust: |_| {},
         }
     }
 
@@ -79,8 +76,10 @@ impl Front {
     }
 
     async fn start(setup: &Setup, config: EnvoyConfig) -> Result<Self, String> {
-        let mut config = config.plugin(&setup.plugin)?;
-        (setup.adjust)(&mut config);
+        let config = match setup.mode {
+            Mode::Plain => config,
+            _ => config.plugin(&setup.plugin)?,
+        };
         let envoy = EnvoyProcess::start(&config, setup.workers).await;
         let envoy = envoy.map_err(|why| brief(&why))?;
         Ok(Self { envoy })

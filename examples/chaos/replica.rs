@@ -27,6 +27,8 @@ pub struct Kind {
     pub speed: f64,
     /// Adapters that it serves.
     pub adapters: Vec<String>,
+    /// Requests from which on it refuses more.
+    pub most_requests: Option<u32>,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
             profile,
             speed,
             adapters: Vec::new(),
+            most_requests: None,
         }
     }
 }
@@ -86,6 +89,9 @@ impl Replica {
             .args(["--keep-alive-ms", &KEEP_ALIVE_MS.to_string()]);
         for adapter in &self.kind.adapters {
             command.args(["--adapter", adapter]);
+        }
+        if let Some(most) = self.kind.most_requests {
+            command.args(["--max-num-queued-reqs", &most.to_string()]);
         }
         let child = command
             .stdin(Stdio::piped())

@@ -13,8 +13,8 @@ use std::time::Duration;
 const SPEED: f64 = 2.0;
 const RATE_PER_S: f64 = 12.0;
 const BEFORE: Duration = Duration::from_secs(4);
-const DEAD: Duration = Duration::from_secs(6);
-const AGAIN: Duration = Duration::from_secs(6);
+const DEAD: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_secs(5);
 /// For new requests to avoid it.
 const NOTICE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);

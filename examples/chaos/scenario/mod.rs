@@ -4,6 +4,7 @@ mod adapters;
 mod blackhole;
 mod flap;
 mod kill9;
+mod overload;
 mod refusals;
 mod rolling;
 mod saturation;
@@ -49,6 +50,8 @@ pub enum Scenario {
     Scale,
     /// As many requests as the fleet may take, and more.
     Saturation,
+    /// Twice the load that the engines take.
+    Overload,
 }
 
 impl Scenario {
@@ -76,6 +79,7 @@ impl Scenario {
             Self::Adapters => adapters::run(context).await,
             Self::Scale => scale::run(context).await,
             Self::Saturation => saturation::run(context).await,
+            Self::Overload => overload::run(context).await,
         }
     }
 }
