@@ -8,7 +8,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help build check test demo demo-vllm vllm compare figures portfolio chaos soak tools clean \
-        rust envoy node wasm-bindgen python browser peers test-native test-wasm test-e2e test-readme
+        build-chaos rust envoy node wasm-bindgen python browser peers test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
 
@@ -46,11 +46,18 @@ build: rust ## the module for Envoy: target/wasm32-unknown-unknown/release/warmr
 	@CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='-C target-feature=+simd128' \
 	  $(CARGO) rustc --lib --release --target $(WASM_TARGET) --features filter --crate-type cdylib
 
+# The module with panics on demand, in a directory of its own, so that it is never taken for the other.
+build-chaos: rust
+	$(say) 'building a module that panics on demand, for tests'
+	@CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS='-C target-feature=+simd128' CARGO_TARGET_DIR='$(CURDIR)/target/chaos' \
+	  $(CARGO) rustc --lib --profile tools --target $(WASM_TARGET) --features chaos --crate-type cdylib
+
 check: rust ## format, lints, tests that need no Envoy, documentation
 	$(say) 'format and lints'
 	@$(CARGO) fmt --check
 	@cargo clippy --quiet --all-targets -- -D warnings
 	@cargo clippy --quiet --lib --target $(WASM_TARGET) --features filter -- -D warnings
+	@cargo clippy --quiet --lib --target $(WASM_TARGET) --features chaos -- -D warnings
 	@cargo clippy --quiet --example index_bench --target $(WASM_TARGET) --features index-bench -- -D warnings
 	$(say) 'documentation'
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --lib
@@ -68,7 +75,7 @@ test-wasm: rust wasm-bindgen
 	$(say) 'core tests in wasm, under Node'
 	@tests/run-wasm.sh
 
-test-e2e: build envoy python browser peers
+test-e2e: build build-chaos envoy python browser peers
 	$(say) 'end to end, on a real Envoy and in a real browser'
 	@$(CARGO) test $(addprefix --test ,$(E2E_TESTS))
 

@@ -66,7 +66,9 @@ pub struct Decision {
     pub sequence: u64,
     /// What the policy saw.
     pub candidates: Vec<Candidate>,
-    /// Those of the ranking where it is not to be tried next; never the first one.
+    /// Others that serve the model, but have its adapter not as much at hand: tried after the ranked ones.
+    pub behind: Vec<u32>,
+    /// Those of all these where it is not to be tried next; never the first one.
     pub spared: Vec<u32>,
     /// It shows whether the first one works again: nothing else goes there until that is known.
     pub probe: bool,
@@ -83,7 +85,7 @@ impl Decision {
 
     /// Where Envoy may try, best first.
     pub fn tried(&self) -> impl Iterator<Item = u32> {
-        let ranked = self.endpoints.iter().copied();
+        let ranked = self.endpoints.iter().chain(&self.behind).copied();
         ranked.filter(|index| !self.spared.contains(index))
     }
 }
@@ -182,10 +184,10 @@ pub struct Balancer {
     rates: Rates,
     outages: Outages,
     learned: Learned,
+    catalogue: Catalogue,
     board: Board,
     /// Not told yet.
     turns: Vec<Turn>,
-    catalogue: Catalogue,
 }
 
 impl Balancer {
@@ -202,9 +204,9 @@ impl Balancer {
             rates: Rates::new(),
             outages: Outages::default(),
             learned: Learned::default(),
+            catalogue: Catalogue::new(config.models.clone()),
             board: Board::new(config.health.settings),
             turns: Vec::new(),
-            catalogue: Catalogue::new(config.models.clone()),
             ledger: Ledger::new(vm),
             reports: BTreeMap::new(),
             stale_after_ms: config
@@ -443,7 +445,7 @@ fn decide(
     if let Some(limits) = rules.limits {
         saturation::keep(&mut candidates, limits, ask.share_permille)?;
     }
-    serving::keep_placed(&mut candidates, known);
+    let behind = serving::keep_placed(&mut candidates, known);
     let view = View {
         pool: &state.config.pool,
         candidates: &candidates,
@@ -474,6 +476,7 @@ fn decide(
         costs_us: ranking.costs_us,
         sequence,
         candidates,
+        behind,
         spared: Vec::new(),
         probe: false,
     })

@@ -5,11 +5,16 @@
 //! cluster changes nothing and is a failure. A cluster without members is believed only when it is seen so
 //! twice in a row, since a control plane that is just starting says the same.
 
+mod news;
+
 use crate::config::Config;
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::scrape::clusters::{Cluster, ClustersReader, MAX_MEMBERS, Member, Verdict};
+use crate::health::Verdict;
+use crate::scrape::clusters::{ClustersReader, Member};
 use crate::state::Store;
 use crate::state::members::{self, name_hash};
+
+pub use self::news::News;
 
 /// A pool without endpoints serves nobody: so long as there is one, Envoy is asked that often, in milliseconds.
 const HURRY_MS: u64 = 200;
@@ -17,6 +22,7 @@ const HURRY_MS: u64 = 200;
 /// One cluster that is looked for, and what this worker knows of it.
 #[derive(Debug)]
 struct Wanted {
+    name: String,
     hash: u64,
     /// Whether its members are endpoints of a pool, or only its verdicts count.
     is_member: bool,
@@ -28,19 +34,28 @@ struct Wanted {
     seemed_empty: bool,
 }
 
+/// Where a pool's endpoints come from.
+#[derive(Debug)]
+struct Source {
+    /// Its clusters, as indices into what is wanted.
+    clusters: Vec<usize>,
+    /// Those of the configuration.
+    fixed: Vec<EndpointId>,
+}
+
 /// What one worker knows, and, while it holds the lease, when it asks.
 #[derive(Debug)]
 pub struct Discovery {
+    /// Where it asks, as shared state knows it.
     source: u64,
     path: String,
     interval_ms: u64,
     timeout_ms: u64,
     born_ms: u64,
-    /// Names of what is wanted, in the same order.
     names: Vec<String>,
+    /// In the order of `names`.
     wanted: Vec<Wanted>,
-    /// For each pool its clusters, as indices into `wanted`, and whether it has endpoints besides.
-    pools: Vec<(Vec<usize>, bool)>,
+    pools: Vec<Source>,
     /// When the last question was asked.
     last_ms: Option<u64>,
     /// The same while it is not answered.
@@ -52,27 +67,25 @@ impl Discovery {
     pub fn new(config: &Config, now_ms: u64) -> Option<Self> {
         let discovery = config.discovery.as_ref()?;
         let mut names: Vec<String> = Vec::new();
-        let mut place = |name: &String| {
-            names
-                .iter()
-                .position(|known| known == name)
-                .unwrap_or_else(|| {
-                    names.push(name.clone());
-                    names.len().saturating_sub(1)
-                })
-        };
-        let pools = config.pools.iter().map(|pool| {
-            let clusters = pool.clusters.iter().map(&mut place).collect();
-            (clusters, !pool.pool.is_empty())
-        });
-        let pools: Vec<(Vec<usize>, bool)> = pools.collect();
-        discovery.verdicts.iter().for_each(|name| {
-            place(name);
-        });
-        let is_member = |at: usize| pools.iter().any(|(clusters, _)| clusters.contains(&at));
+        let mut pools = Vec::new();
+        for pool in &config.pools {
+            pools.push(Source {
+                clusters: pool
+                    .clusters
+                    .iter()
+                    .map(|name| place(&mut names, name))
+                    .collect(),
+                fixed: pool.pool.endpoints().iter().map(Endpoint::id).collect(),
+            });
+        }
+        let members = names.len();
+        for name in &discovery.verdicts {
+            place(&mut names, name);
+        }
         let wanted = names.iter().enumerate().map(|(at, name)| Wanted {
+            name: name.clone(),
             hash: name_hash(name),
-            is_member: is_member(at),
+            is_member: at < members,
             version: 0,
             at_ms: 0,
             members: Vec::new(),
@@ -100,7 +113,7 @@ impl Discovery {
     /// Whether to ask now; from then on an answer is waited for.
     ///
     /// # Errors
-    /// As [`Self::answered`]: the last question was never answered.
+    /// The last question was never answered.
     pub fn due(&mut self, now_ms: u64) -> Result<bool, String> {
         // The host drops an answer without a word when its VM dies; give up on it in the end.
         let patience_ms = self.timeout_ms.saturating_mul(2);
@@ -109,8 +122,7 @@ impl Discovery {
             self.asked_ms = None;
             return Err("no answer".into());
         }
-        let is_urgent = self.pools().any(|pool| self.is_empty(pool));
-        let interval_ms = match is_urgent {
+        let interval_ms = match self.pools().any(|pool| self.is_empty(pool)) {
             true => self.interval_ms.min(HURRY_MS),
             false => self.interval_ms,
         };
@@ -127,39 +139,6 @@ impl Discovery {
     /// Reads one answer.
     pub fn reader(&self) -> ClustersReader<'_> {
         ClustersReader::new(&self.names)
-    }
-
-    /// An answer came, or it is certain that none will. What it says is written down for all workers.
-    ///
-    /// # Errors
-    /// What is wrong with it, in one line. What is known stays, but for clusters of which the answer does say
-    /// something.
-    pub fn answered<S: Store + ?Sized>(
-        &mut self,
-        store: &S,
-        now_ms: u64,
-        answer: Result<Vec<Option<Cluster>>, String>,
-    ) -> Result<(), String> {
-        let asked_ms = self.asked_ms.take().ok_or("an answer that came too late")?;
-        let mut problem = None;
-        let clusters = answer?.into_iter();
-        for ((wanted, name), cluster) in self.wanted.iter_mut().zip(&self.names).zip(clusters) {
-            let left_out = cluster.as_ref().map_or(0, |cluster| cluster.left_out);
-            if left_out > 0 {
-                problem = Some(format!(
-                    "{left_out} members of cluster `{name}` are left out, since there are more than {MAX_MEMBERS}"
-                ));
-            }
-            match wanted.believed(name, cluster) {
-                Ok(Some(members)) => {
-                    let times = (asked_ms, now_ms);
-                    members::save(store, self.source, wanted.hash, times, &members);
-                }
-                Ok(None) => {}
-                Err(why) => problem = Some(why),
-            }
-        }
-        problem.map_or(Ok(()), Err)
     }
 
     /// Takes over what is written down. Says whether that is something new.
@@ -187,10 +166,9 @@ impl Discovery {
     pub fn age_ms(&self, now_ms: u64) -> u64 {
         let members = self.wanted.iter().filter(|wanted| wanted.is_member);
         let oldest_ms = members.map(|wanted| wanted.at_ms).min().unwrap_or(now_ms);
-        let since_ms = if oldest_ms == 0 {
-            self.born_ms
-        } else {
-            oldest_ms
+        let since_ms = match oldest_ms {
+            0 => self.born_ms,
+            oldest_ms => oldest_ms,
         };
         now_ms.saturating_sub(since_ms)
     }
@@ -199,84 +177,65 @@ impl Discovery {
     pub fn pools(&self) -> impl Iterator<Item = usize> {
         let pools = self.pools.iter().enumerate();
         pools
-            .filter(|(_, (clusters, _))| !clusters.is_empty())
+            .filter(|(_, source)| !source.clusters.is_empty())
             .map(|(pool, _)| pool)
     }
 
-    fn is_empty(&self, pool: usize) -> bool {
-        self.pools.get(pool).is_some_and(|(clusters, has_others)| {
-            let clusters = clusters.iter().filter_map(|at| self.wanted.get(*at));
-            let mut members = clusters.flat_map(|wanted| &wanted.members);
-            !has_others && members.all(|member| member.verdict == Verdict::Draining)
-        })
+    fn clusters_of(&self, pool: usize) -> impl Iterator<Item = &Wanted> {
+        let clusters = self.pools.get(pool).into_iter();
+        let clusters = clusters.flat_map(|source| &source.clusters);
+        clusters.filter_map(|at| self.wanted.get(*at))
     }
 
-    /// The members of a pool's clusters that requests may go to.
-    ///
-    /// Who drains is not among them. Of the others only the healthy ones are, else the degraded ones, else, if
-    /// there is nobody else in the pool, the unhealthy ones: Envoy may be wrong about all of them, and somebody must
-    /// be asked. Of a cluster with levels of failover, the first level that has such a member is used.
+    /// Whether nobody is there who could serve.
+    fn is_empty(&self, pool: usize) -> bool {
+        let fixed = self
+            .pools
+            .get(pool)
+            .is_some_and(|source| !source.fixed.is_empty());
+        let stays = |wanted: &Wanted| {
+            let mut members = wanted.members.iter();
+            members.any(|member| member.verdict != Verdict::Draining)
+        };
+        !fixed && !self.clusters_of(pool).any(stays)
+    }
+
+    /// The members of a pool's clusters, with Envoy's weights, whatever Envoy thinks of them. Of a cluster with
+    /// levels of failover, those up to the first level that somebody of is healthy, else degraded.
     pub fn endpoints(&self, pool: usize) -> Vec<Endpoint> {
-        let Some((clusters, has_others)) = self.pools.get(pool) else {
-            return Vec::new();
-        };
-        let clusters = || clusters.iter().filter_map(|at| self.wanted.get(*at));
-        let all = clusters().flat_map(|wanted| &wanted.members);
-        let best = all.map(|member| member.verdict).min();
-        let Some(best @ (Verdict::Healthy | Verdict::Degraded | Verdict::Unhealthy)) = best else {
-            return Vec::new();
-        };
-        if best == Verdict::Unhealthy && *has_others {
-            return Vec::new();
-        }
         let mut endpoints = Vec::new();
-        for wanted in clusters() {
-            let alike = || wanted.members.iter().filter(|one| one.verdict == best);
-            let level = alike().map(|member| member.priority).min();
-            let chosen = alike().filter(|one| Some(one.priority) == level);
-            endpoints.extend(chosen.map(endpoint));
+        for wanted in self.clusters_of(pool) {
+            let level = level(&wanted.members);
+            let used = wanted.members.iter().filter(|one| one.priority <= level);
+            endpoints.extend(used.map(|member| {
+                let mut endpoint = Endpoint::new(member.address);
+                endpoint.weight = member.weight;
+                endpoint
+            }));
         }
         endpoints
     }
+}
 
-    /// What Envoy thinks of each address, in any of the clusters; the worst counts.
-    pub fn verdicts(&self) -> Vec<(EndpointId, Verdict)> {
-        let members = self.wanted.iter().flat_map(|wanted| &wanted.members);
-        let mut verdicts: Vec<(EndpointId, Verdict)> = members
-            .map(|member| (Endpoint::new(member.address).id(), member.verdict))
-            .collect();
-        verdicts.sort_by(|one, other| other.cmp(one));
-        verdicts.dedup_by_key(|(id, _)| *id);
-        verdicts
+/// The last level of failover that is used: the first with somebody of the best verdict there is.
+fn level(members: &[Member]) -> u32 {
+    let best = members.iter().min_by_key(|one| (one.verdict, one.priority));
+    match best {
+        Some(one) if one.verdict <= Verdict::Degraded => one.priority,
+        // Nobody can serve, of whatever level.
+        _ => u32::MAX,
     }
 }
 
-impl Wanted {
-    /// The members as far as an answer is to be believed; `None` if that is not sure yet.
-    fn believed(
-        &mut self,
-        name: &str,
-        cluster: Option<Cluster>,
-    ) -> Result<Option<Vec<Member>>, String> {
-        let Some(cluster) = cluster else {
-            return Err(format!("Envoy has no cluster `{name}`"));
-        };
-        let is_empty = cluster.members.is_empty() && self.is_member;
-        if is_empty && cluster.unusable > 0 {
-            return Err(format!(
-                "no member of cluster `{name}` has an address IP:port"
-            ));
+/// Where a name stands in the list, at whose end it is put if it is new.
+fn place(names: &mut Vec<String>, name: &String) -> usize {
+    match names.iter().position(|known| known == name) {
+        Some(at) => at,
+        None => {
+            names.push(name.clone());
+            names.len().saturating_sub(1)
         }
-        let seemed_empty = std::mem::replace(&mut self.seemed_empty, is_empty);
-        let is_sure = !is_empty || seemed_empty || self.members.is_empty();
-        Ok(is_sure.then_some(cluster.members))
     }
-}
-
-fn endpoint(member: &Member) -> Endpoint {
-    let mut endpoint = Endpoint::new(member.address);
-    endpoint.weight = member.weight;
-    endpoint
 }
 
 /// The path with a filter that lets pass the clusters of these names and few others, so that Envoy need not write down
@@ -288,10 +247,9 @@ fn filtered(path: &str, names: &[String]) -> String {
         return path.to_owned();
     }
     let mut text = path.to_owned();
-    text.push(if path.as_bytes().contains(&b'?') {
-        '&'
-    } else {
-        '?'
+    text.push(match path.as_bytes().contains(&b'?') {
+        true => '&',
+        false => '?',
     });
     // ^(one|other)$, encoded.
     text.push_str("filter=%5E(");

@@ -11,6 +11,18 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u64);
 
+/// Most endpoints that anything learned is kept of, those that left included.
+pub(crate) const MAX_KNOWN: usize = 4_096;
+
+/// What is known of one endpoint, to be changed. Of too many, everything is forgotten: endpoints that left are
+/// told from others by nothing here, and what matters is soon learned again.
+pub(crate) fn known<V: Default>(all: &mut BTreeMap<EndpointId, V>, id: EndpointId) -> &mut V {
+    if all.len() >= MAX_KNOWN && !all.contains_key(&id) {
+        all.clear();
+    }
+    all.entry(id).or_default()
+}
+
 /// One model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -122,6 +134,17 @@ mod tests {
         assert_eq!(one, two);
         assert_eq!(one.len(), 3);
         assert_eq!(one.endpoints()[2].name(), "[::1]:80");
+    }
+
+    #[test]
+    fn what_is_known_of_endpoints_does_not_grow_without_end() {
+        let mut all = BTreeMap::new();
+        for id in 0..2 * MAX_KNOWN as u64 {
+            *known(&mut all, EndpointId(id)) = id;
+            assert!(all.len() <= MAX_KNOWN && all[&EndpointId(id)] == id);
+        }
+        let last = EndpointId(2 * MAX_KNOWN as u64 - 1);
+        assert_eq!(*known(&mut all, last), last.0, "who is known stays known");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::endpoint::EndpointId;
+use crate::endpoint::{EndpointId, known};
 
 /// What an observation of the line counts after the next one.
 const LINE_MEMORY: f64 = 0.995;
@@ -235,7 +235,7 @@ impl Rates {
     /// A first token came `first_us` after its request was sent, with so many tokens to be computed
     /// before it, those of others included.
     pub fn first_token(&mut self, endpoint: EndpointId, tokens: u64, first_us: u64) {
-        let own = self.endpoints.entry(endpoint).or_default();
+        let own = known(&mut self.endpoints, endpoint);
         self.first.observe(
             &mut own.first,
             tokens.min(MOST_TOKENS) as f64,
@@ -245,7 +245,7 @@ impl Rates {
 
     /// An answer took `token_us` per output token, with so many tokens of context.
     pub fn output(&mut self, endpoint: EndpointId, context_tokens: u64, token_us: u64) {
-        let own = self.endpoints.entry(endpoint).or_default();
+        let own = known(&mut self.endpoints, endpoint);
         self.token.observe(
             &mut own.token,
             context_tokens.min(MOST_TOKENS) as f64,

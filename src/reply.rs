@@ -21,6 +21,8 @@ pub enum ReplyKind {
     UnknownModel,
     /// What the gateway serves: `/v1/models`.
     Models,
+    /// The engine refused a streamed request inside a 200.
+    StreamError,
 }
 
 impl ReplyKind {
@@ -31,6 +33,7 @@ impl ReplyKind {
             Self::Saturated => "saturated",
             Self::UnknownModel => "unknown_model",
             Self::Models => "models",
+            Self::StreamError => "stream_error",
         }
     }
 }
@@ -80,6 +83,26 @@ impl Reply {
     }
 }
 
+impl Reply {
+    /// Says with a status what an engine said inside a 200: `body`, an error of this code.
+    ///
+    /// A refusal is a 503: a 429 would be about the client, which has done nothing wrong.
+    pub fn stream_error(code: u32, body: String) -> Self {
+        let refused = matches!(code, 429 | 503);
+        let status = match u16::try_from(code) {
+            Ok(429) => 503,
+            Ok(status @ 400..600) => status,
+            _ => 500,
+        };
+        Self {
+            kind: ReplyKind::StreamError,
+            status,
+            retry_after_s: refused.then_some(1),
+            body,
+        }
+    }
+}
+
 /// As much of a name as is repeated.
 fn shortened(name: &str) -> &str {
     let end = (0..=name.len().min(MAX_NAME_BYTES)).rev();
@@ -95,7 +118,7 @@ fn error_body(api: Option<Api>, kind: ReplyKind, status: u16, message: &str) -> 
         quote(
             &mut body,
             match kind {
-                ReplyKind::NoEndpoint => "overloaded_error",
+                ReplyKind::NoEndpoint | ReplyKind::StreamError => "overloaded_error",
                 ReplyKind::Saturated => "rate_limit_error",
                 ReplyKind::UnknownModel | ReplyKind::Models => "not_found_error",
             },
@@ -106,7 +129,7 @@ fn error_body(api: Option<Api>, kind: ReplyKind, status: u16, message: &str) -> 
         return body;
     }
     let (name, param) = match kind {
-        ReplyKind::NoEndpoint => ("ServiceUnavailableError", "null"),
+        ReplyKind::NoEndpoint | ReplyKind::StreamError => ("ServiceUnavailableError", "null"),
         ReplyKind::Saturated => ("RateLimitError", "null"),
         ReplyKind::UnknownModel | ReplyKind::Models => ("NotFoundError", "\"model\""),
     };
@@ -155,6 +178,30 @@ mod tests {
         let saturated = reply(Refusal::Saturated { retry_after_ms: 0 });
         assert_eq!((saturated.status, saturated.retry_after_s), (429, Some(1)));
         assert_eq!(reply(Refusal::UnknownModel).retry_after_s, None);
+    }
+
+    #[test]
+    fn an_error_inside_a_200_becomes_a_status() {
+        let reply = |code| Reply::stream_error(code, "{}".into());
+        for (code, status, retry_after_s) in [
+            (503, 503, Some(1)),
+            (429, 503, Some(1)),
+            (500, 500, None),
+            (502, 502, None),
+            (400, 400, None),
+            (404, 404, None),
+            (200, 500, None),
+            (0, 500, None),
+            (600, 500, None),
+            (u32::MAX, 500, None),
+        ] {
+            let reply = reply(code);
+            assert_eq!(
+                (reply.status, reply.retry_after_s),
+                (status, retry_after_s),
+                "{code}"
+            );
+        }
     }
 
     proptest! {

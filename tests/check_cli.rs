@@ -124,6 +124,7 @@ fn every_shipped_file_passes_without_a_warning() {
         "envoy/original_dst.yaml",
         "envoy/filter_state.yaml",
         "envoy/override_host.yaml",
+        "envoy/discovery.yaml",
         "envoy/composite.yaml",
         "examples/istio/envoyfilter.yaml",
         "examples/istio/wasmplugin.yaml",
@@ -134,8 +135,9 @@ fn every_shipped_file_passes_without_a_warning() {
             format!("envoy/original_dst.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, original_dst"),
             format!("envoy/filter_state.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, filter_state"),
             format!("envoy/override_host.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, override_host"),
+            format!("envoy/discovery.yaml: {place}: ok: the members of 1 cluster in 1 pool, expected_latency, original_dst"),
             format!("envoy/composite.yaml: {place}: ok: 4 endpoints in 1 pool, expected_latency, composite"),
-            "examples/istio/envoyfilter.yaml: spec.configPatches[0].patch.value: ok: 2 endpoints in 1 pool, expected_latency, original_dst".into(),
+            "examples/istio/envoyfilter.yaml: spec.configPatches[0].patch.value: ok: the members of 1 cluster in 1 pool, expected_latency, original_dst".into(),
             "examples/istio/wasmplugin.yaml: document 1, spec: ok: 2 endpoints in 1 pool, consistent_hash, original_dst".into(),
         ]
     );
@@ -154,7 +156,7 @@ fn the_list_of_shipped_files_is_whole() {
         names.sort();
         names
     };
-    // The plain one has no filter.
+    // The plain one has no filter, and endpoints.yaml is read by discovery.yaml.
     assert_eq!(
         yaml("envoy"),
         [
@@ -579,5 +581,99 @@ fn a_cluster_that_does_not_listen_is_warned_of() {
     assert_eq!(
         leading_to("override_host", listed(&["10.0.0.1"])),
         ["no cluster lists [::1]:8000: Envoy passes over what it does not know"]
+    );
+}
+
+/// A filter that discovers the members of `vllm_endpoints`, in an Envoy that has what it needs.
+fn discovering() -> Value {
+    let mut plugin = plugin();
+    plugin.as_object_mut().unwrap().remove("endpoints");
+    plugin["clusters"] = json!(["vllm_endpoints"]);
+    plugin["discovery"] = json!({"cluster": "admin", "verdicts": ["scrape"]});
+    let mut envoy = envoy(&[filter(&plugin)]);
+    let address = json!({"socket_address": {"address": "127.0.0.1", "port_value": 9901}});
+    envoy["admin"] = json!({ "address": address });
+    let clusters = envoy["static_resources"]["clusters"]
+        .as_array_mut()
+        .unwrap();
+    clusters.push(json!({"name": "vllm_endpoints", "type": "EDS"}));
+    clusters.push(
+        json!({"name": "admin", "type": "STATIC", "load_assignment": {"endpoints": [
+        {"lb_endpoints": [{"endpoint": {"address": address}}]}]}}),
+    );
+    envoy
+}
+
+#[test]
+fn discovery_needs_its_clusters_and_the_admin_interface() {
+    const CLUSTERS: &str = "/static_resources/clusters";
+    const ADMIN: &str = "/admin/address/socket_address";
+    assert_eq!(warnings("good.json", &discovering()), Vec::<String>::new());
+    let anywhere = changed(discovering(), ADMIN, "address", json!("0.0.0.0"));
+    assert_eq!(warnings("anywhere.json", &anywhere), Vec::<String>::new());
+
+    let other = changed(discovering(), ADMIN, "port_value", json!(9902));
+    assert_eq!(
+        warnings("other.json", &other),
+        ["discovery.cluster: `admin` does not lead to the admin interface, 127.0.0.1:9902"]
+    );
+    let none = changed(discovering(), "", "admin", Value::Null);
+    assert_eq!(
+        warnings("none.json", &none),
+        ["discovery.cluster: this file has no admin interface that `admin` could lead to"]
+    );
+    let mut alone = discovering();
+    alone
+        .pointer_mut(CLUSTERS)
+        .unwrap()
+        .as_array_mut()
+        .unwrap()
+        .truncate(0);
+    assert_eq!(
+        warnings("alone.json", &alone),
+        [
+            "discovery.cluster: there is no cluster `admin` in this file",
+            "clusters: there is no cluster `vllm_endpoints` in this file",
+            "discovery.verdicts: there is no cluster `scrape` in this file",
+        ]
+    );
+    // A control plane may send what is not in the file, but no route may lead to the admin interface.
+    let sent = changed(
+        alone,
+        "",
+        "dynamic_resources",
+        json!({"cds_config": {"ads": {}}}),
+    );
+    assert_eq!(warnings("sent.json", &sent), Vec::<String>::new());
+    let open = changed(discovering(), ROUTE, "cluster", json!("admin"));
+    let open = warnings("open.json", &open);
+    let text = "a route leads to `admin`, the admin interface: clients could stop this Envoy";
+    assert!(open.iter().any(|warning| warning == text), "{open:?}");
+    let mut deaf = discovering();
+    deaf.pointer_mut(CLUSTERS).unwrap()[1]["type"] = json!("ORIGINAL_DST");
+    assert_eq!(
+        warnings("deaf.json", &deaf),
+        [
+            "clusters: `vllm_endpoints` is an ORIGINAL_DST cluster, whose members are only where requests already went; name it in discovery.verdicts, and here one that lists endpoints"
+        ]
+    );
+}
+
+#[test]
+fn clusters_and_endpoints_are_told_apart() {
+    let both = json!({"pools": [
+        {"name": "a", "clusters": ["x", "y"], "endpoints": [{"address": "10.0.0.1:1"}]},
+        {"name": "b", "models": ["m"], "clusters": ["y"]},
+    ], "discovery": {"cluster": "c"}});
+    let outcome = check_text("both.json", &both.to_string(), &["--strict"]);
+    assert_eq!(
+        outcome.stdout,
+        "FILE: ok: 1 endpoint and the members of 2 clusters in 2 pools, expected_latency, original_dst\n"
+    );
+    let found = json!({"clusters": ["x"], "discovery": {"cluster": "c"}});
+    let outcome = check_text("found.json", &found.to_string(), &["--strict"]);
+    assert_eq!(
+        outcome.stdout,
+        "FILE: ok: the members of 1 cluster in 1 pool, expected_latency, original_dst\n"
     );
 }

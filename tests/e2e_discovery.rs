@@ -22,6 +22,7 @@ use support::check::{SETTLE, decided, unharmed};
 use support::client::{Call, Protocol};
 use support::config::member;
 use support::fleet::INFLIGHT;
+use support::mock::Fault;
 
 /// What Envoy and all workers need to follow: two intervals.
 const FOLLOWED: Duration = Duration::from_millis(2 * INTERVAL);
@@ -104,10 +105,9 @@ async fn bad_admin(workers: u32) {
     let admin = Admin::start().await;
     let mut options = fleet(2);
     options.admin = Some(admin.address());
-    let addresses_to = admin.clone();
     let mut one = options.start(workers).await;
     let [a, b] = one.names();
-    addresses_to.tells(&one.addresses([0, 1]));
+    admin.tells(&one.addresses([0, 1]));
     one.picks_are(&[&a, &b], FOLLOWED).await;
     let mut counted = one.failures().await;
     for behaviour in [
@@ -159,6 +159,49 @@ async fn bad_admin(workers: u32) {
 
 with_workers!(a_bad_admin_interface_takes_no_endpoint_away: bad_admin);
 
+/// An Envoy of a mesh knows thousands of clusters, and an old one knows no filter: megabytes.
+#[tokio::test]
+async fn a_list_of_thousands_of_clusters_is_read_as_well() {
+    let admin = Admin::start().await;
+    let bytes = admin.has_others(3_000);
+    assert!(bytes > 3_000_000, "{bytes}");
+    let mut options = fleet(2);
+    options.admin = Some(admin.address());
+    let mut one = options.start(4).await;
+    let [a, b] = one.names();
+    for members in [[0, 1], [0, 0], [1, 1]] {
+        admin.tells(&one.addresses(members));
+        let expected = members.map(|at| [&a, &b][at]);
+        one.picks_are(&expected, FOLLOWED).await;
+    }
+    assert_eq!(one.failures().await, 0.0);
+    unharmed(&mut one.fleet).await;
+}
+
+/// What comes is asked for its metrics, like those that were there before, and then gets requests.
+async fn scraped(workers: u32) {
+    let mut options = fleet(2);
+    options.plugin = json!({ "scrape": {"cluster": "warmroute_scrape", "interval_ms": 300} });
+    let mut one = options.start(workers).await;
+    let [a, b] = one.names();
+    one.eds.set(&one.addresses([0]));
+    one.picks_are(&[&a], FOLLOWED).await;
+    one.eds.set(&one.addresses([0, 1]));
+    one.picks_are(&[&a, &b], 2 * FOLLOWED).await;
+    let stats = one.fleet.stats().await;
+    for name in [&a, &b] {
+        let label = [("endpoint", name.as_str())];
+        let age = stats.samples("warmroute_scrape_age_ms", &label).next();
+        assert!(
+            age.is_some_and(|age| age.value < 1_500.0),
+            "{name}: {age:?}"
+        );
+    }
+    unharmed(&mut one.fleet).await;
+}
+
+with_workers!(who_comes_is_scraped_and_then_gets_requests: scraped);
+
 /// Who drains, is unhealthy or leaves gets nothing new, and what it has ends well.
 async fn streams_end_well(workers: u32) {
     let mut one = fleet(2).slow().start(workers).await;
@@ -183,10 +226,12 @@ async fn streams_end_well(workers: u32) {
         one.eds.set(&addresses);
         one.picks_are(&[&a, &b], FOLLOWED).await;
     }
-    // If nobody else is there, an unhealthy one is asked all the same, but none that drains.
+    // Nor if nobody else is there.
     one.eds
         .set_with_health(&[(first, "UNHEALTHY"), (second, "DRAINING")]);
-    one.picks_are(&[&a], FOLLOWED).await;
+    one.answers_are(503, FOLLOWED).await;
+    one.eds.set(&addresses);
+    one.picks_are(&[&a, &b], FOLLOWED).await;
     unharmed(&mut one.fleet).await;
 }
 
@@ -280,29 +325,21 @@ async fn a_level_of_failover_is_used_when_the_one_before_it_is_not() {
     unharmed(&mut one.fleet).await;
 }
 
-/// Whom Envoy's outlier detection ejects in the cluster that carries the requests.
+/// Whom Envoy's outlier detection ejects in the cluster that carries the requests. The filter's own breaker never
+/// opens here, so that the verdict is Envoy's alone.
 #[tokio::test]
 async fn who_envoy_ejects_gets_nothing_new_until_it_is_let_back() {
-    let mut one = fleet(2).start(1).await;
+    let mut options = fleet(2);
+    options.plugin = json!({ "health": {"failures": 1_000_000} });
+    let mut one = options.start(1).await;
     let [a, b] = one.names();
-    one.eds.set(&one.addresses([0, 1]));
     one.picks_are(&[&a, &b], FOLLOWED).await;
-    let client = one.fleet.client(Protocol::Http1);
-    let mut failed = 0;
-    for number in 0..200 {
-        let call = Call::chat(&chat(number));
-        let answer = client
-            .send(call.header("x-mock-fault", "status=500"))
-            .await
-            .unwrap();
-        failed += u32::from(decided(&answer.headers, "endpoint") == a);
-        if failed == 5 {
-            break;
-        }
-        // Only one of them fails five times in a row.
-        client.send(Call::chat(&chat(number))).await.unwrap();
-    }
-    one.picks_are(&[&a, &b], 4 * SETTLE).await;
+    one.fleet.mocks[0].set_faults(vec![Fault::Status(500)]);
+    one.picks_are(&[&b], 2 * FOLLOWED).await;
+    one.fleet.mocks[0].set_faults(Vec::new());
+    // Envoy lets it back after five seconds.
+    let took = one.picks_are(&[&a, &b], SETTLE).await;
+    assert!(took > Duration::from_secs(1), "it was out for {took:?}");
     unharmed(&mut one.fleet).await;
 }
 
@@ -313,6 +350,7 @@ async fn nobody_is_steered_to_who_is_no_member() {
     let [a, b] = one.names();
     one.eds.set(&one.addresses([0]));
     one.picks_are(&[&a], FOLLOWED).await;
+    let seen = one.fleet.mocks[1].seen().len();
     let client = one.fleet.client(Protocol::Http1);
     let admin = one.fleet.envoy.admin.to_string();
     for (header, value) in [
@@ -330,6 +368,6 @@ async fn nobody_is_steered_to_who_is_no_member() {
         );
         assert_eq!(decided(&answer.headers, "endpoint"), a);
     }
-    assert_eq!(one.fleet.mocks[1].seen().len(), 0);
+    assert_eq!(one.fleet.mocks[1].seen().len(), seen);
     unharmed(&mut one.fleet).await;
 }

@@ -10,6 +10,9 @@
 #[macro_use]
 mod support;
 
+#[path = "e2e_failures/held.rs"]
+mod held;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

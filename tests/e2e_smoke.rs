@@ -207,15 +207,17 @@ async fn envoy_does_not_start_on_a_bad_plugin_configuration() {
 #[test]
 fn envoy_accepts_every_shipped_configuration() {
     support::config::module().unwrap();
-    for mode in [
+    let modes = [
         Mode::OriginalDst,
         Mode::FilterState,
         Mode::OverrideHost,
         Mode::Composite,
         Mode::Plain,
-    ] {
-        if let Err(why) = validate(&mode.file()) {
-            panic!("{}: {why}", mode.file().display());
+    ];
+    let discovery = support::root().join("envoy/discovery.yaml");
+    for file in modes.map(Mode::file).into_iter().chain([discovery]) {
+        if let Err(why) = validate(&file) {
+            panic!("{}: {why}", file.display());
         }
     }
 }

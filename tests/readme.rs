@@ -80,6 +80,7 @@ fn base(policy: &Value) -> Value {
     json!({
         "policy": policy, "endpoints": [endpoint()],
         "prefix": {}, "index": {}, "tokens": {}, "hold": {}, "scrape": {"cluster": "c"}, "health": {}, "explain": {},
+        "responses": {},
         "saturation": {"priority": {"header": "x", "shares": {"batch": 0.5}}},
     })
 }
@@ -91,6 +92,12 @@ fn base_of_pools() -> Value {
 /// The configuration in which `key` may stand.
 fn base_for(key: &str) -> Value {
     match key {
+        key if key == "clusters" || key.starts_with("discovery") => {
+            let mut base = base(&json!({"name": "prefix_hash"}));
+            base["clusters"] = json!(["x"]);
+            base["discovery"] = json!({"cluster": "c", "verdicts": ["v"]});
+            base
+        }
         "policy.load" => base(&json!({"name": "power_of_two"})),
         "policy.preset" | "policy.match_threshold" => base(&json!({"name": "cache_aware"})),
         key if key.starts_with("policy.imbalance") => base(&json!({"name": "cache_aware"})),
@@ -151,11 +158,13 @@ fn the_table_of_keys_is_what_the_parser_knows() {
         "tokens",
         "hold",
         "scrape",
+        "discovery",
         "models",
         "saturation",
         "saturation.priority",
         "health",
         "explain",
+        "responses",
     ];
     let mut known = BTreeSet::new();
     for level in levels {
@@ -215,7 +224,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 33);
+    assert_eq!(checked, 47);
 }
 
 #[test]
@@ -232,7 +241,7 @@ fn what_is_required_is_missed() {
             "policy.keys",
             "endpoints[].address",
             "pools[].name",
-            "pools[].endpoints",
+            "discovery.cluster",
             "scrape.cluster",
             "saturation.priority.header",
             "saturation.priority.shares",
@@ -284,7 +293,7 @@ fn the_ranges_are_the_parsers() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 22);
+    assert_eq!(checked, 28);
 }
 
 #[test]
@@ -378,7 +387,7 @@ fn the_values_of_labels_are_those_of_the_code() {
         .iter()
         .flat_map(|row| code(&row[2]))
         .collect();
-    for file in ["original_dst", "filter_state", "override_host"] {
+    for file in ["original_dst", "filter_state", "override_host", "discovery"] {
         let envoy = read(&format!("envoy/{file}.yaml"));
         let rules: BTreeSet<String> = envoy
             .lines()

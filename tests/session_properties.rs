@@ -16,16 +16,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use warmroute::account::{Account, Outcome, Replay};
 use warmroute::balancer::Balancer;
-use warmroute::config::{Config, SteeringMode};
+use warmroute::config::{Config, SteeringMode, Toggle};
 use warmroute::endpoint::EndpointId;
 use warmroute::policy::Load;
+use warmroute::reply::{Reply, ReplyKind};
 use warmroute::request::Api;
-use warmroute::session::{Effects, Event, Flow, Input, Moment, Rest, Session, StreamView};
+use warmroute::session::{Effects, Event, Failure, Flow, Input, Moment, Rest, Session, StreamView};
 use warmroute::state::ledger::SLOT_TTL_MS;
 use warmroute::state::memory::MemoryStore;
 use warmroute::state::{Store, StoreError, Version};
 use warmroute::steer::{NEXT_DST_HEADER, ORIGINAL_DST_HEADER, OVERRIDE_HOST_HEADER, Steer};
-use warmroute::tokens::ResponseReader;
+use warmroute::tokens::{MAX_FIRST_EVENT_BYTES, ResponseReader};
 
 const STREAMS: usize = 6;
 const VMS: usize = 3;
@@ -38,6 +39,7 @@ struct Script {
     upstream: Option<Vec<u8>>,
     attempts: Option<u64>,
     details: Option<Vec<u8>>,
+    content_type: Option<Vec<u8>>,
 }
 
 fn first(headers: &[(&'static str, Vec<u8>)], name: &str) -> Option<Vec<u8>> {
@@ -58,8 +60,13 @@ impl StreamView for At<'_> {
     fn response_status(&self) -> Option<u16> {
         self.0.status
     }
-    fn response_header(&self, _: &str) -> Option<Vec<u8>> {
-        None
+    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
+        let busy = matches!(self.0.status, Some(429 | 503));
+        match name {
+            "content-type" => self.0.content_type.clone(),
+            "retry-after" => busy.then(|| b"2".to_vec()),
+            _ => None,
+        }
     }
     fn upstream_address(&self) -> Option<Vec<u8>> {
         self.0.upstream.clone()
@@ -73,7 +80,7 @@ impl StreamView for At<'_> {
 }
 
 /// [`Input`] with bytes of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Happening {
     RequestHeaders(bool),
     RequestBody(Vec<u8>, bool),
@@ -152,6 +159,64 @@ struct Held {
     api: Option<Api>,
     /// The answer so far.
     answer: ResponseReader,
+    /// Whether headers have come, and what has come since while they are held.
+    held_back: Option<Vec<u8>>,
+}
+
+impl Held {
+    /// What comes of more of an answer, all of it read anew.
+    fn read_beginning(&mut self, bytes: &[u8], end: bool) -> Wanted {
+        let Some(so_far) = &mut self.held_back else {
+            return Wanted::Pass;
+        };
+        so_far.extend(bytes);
+        let end = end || self.answer.is_whole();
+        let read = &so_far[..so_far.len().min(MAX_FIRST_EVENT_BYTES)];
+        let is_long = read.len() == MAX_FIRST_EVENT_BYTES;
+        let Some(document) = first_document(read, end && !is_long) else {
+            if end || is_long {
+                self.held_back = None;
+                return Wanted::Pass;
+            }
+            return Wanted::Hold;
+        };
+        self.held_back = None;
+        let mut reader = ResponseReader::default();
+        reader.push(&document);
+        reader.finish();
+        match reader.error_code() {
+            Some(_) => Wanted::Reply,
+            None => Wanted::Pass,
+        }
+    }
+}
+
+/// The data of the first event that has any, if it is whole.
+fn first_document(stream: &[u8], end: bool) -> Option<Vec<u8>> {
+    // Bytes as characters: no line of UTF-8 is torn by that.
+    let text: String = stream.iter().map(|byte| char::from(*byte)).collect();
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let mut lines: Vec<&str> = text.split('\n').collect();
+    let last = lines.pop().unwrap_or_default();
+    if end {
+        lines.extend([last, ""]);
+    }
+    let mut data: Option<String> = None;
+    for line in lines {
+        if line.is_empty() && data.is_some() {
+            let data = data?;
+            return Some(data.chars().map(|letter| letter as u8).collect());
+        }
+        let line = line.strip_prefix("\u{ef}\u{bb}\u{bf}").unwrap_or(line);
+        if let Some(value) = line.strip_prefix("data:") {
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            data = Some(match data {
+                Some(before) => format!("{before}\n{value}"),
+                None => value.to_owned(),
+            });
+        }
+    }
+    None
 }
 
 /// One stream and what was seen of it.
@@ -165,6 +230,16 @@ struct Stream {
     parses: u32,
     answers: u32,
     failures: u32,
+    /// What the input should come to, as far as it is about an answer that is held.
+    wanted: Wanted,
+}
+
+/// What becomes of a part of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Pass,
+    Hold,
+    Reply,
 }
 
 struct World {
@@ -197,6 +272,7 @@ impl World {
                 parses: 0,
                 answers: 0,
                 failures: 0,
+                wanted: Wanted::Pass,
             });
         let mut world = Self {
             store: Switched::default(),
@@ -322,9 +398,19 @@ impl World {
 impl Stream {
     /// Changes the books as the input should, before the session sees it.
     fn expect(&mut self, config: &Config, happening: &Happening) {
+        self.wanted = Wanted::Pass;
         let Some(held) = &mut self.held else { return };
         match happening {
-            Happening::ResponseHeaders(_) => {
+            Happening::ResponseHeaders(end) => {
+                let kind = self.script.content_type.clone().unwrap_or_default();
+                let kind = String::from_utf8_lossy(&kind).to_lowercase();
+                let is_stream = kind.starts_with("text/event-stream");
+                let is_held =
+                    !end && is_stream && held.api.is_some() && self.script.status == Some(200);
+                if config.responses.hold_headers == Toggle::On && is_held {
+                    held.held_back = Some(Vec::new());
+                    self.wanted = Wanted::Hold;
+                }
                 let served = self.script.upstream.clone().unwrap_or_default();
                 let served = String::from_utf8(served).unwrap_or_default();
                 if config.steering.retries() > 0 && members(config, &held.pool).contains(&served) {
@@ -334,6 +420,14 @@ impl Stream {
             Happening::ResponseBody(bytes, _) if held.api.is_some() => held.answer.push(bytes),
             _ => {}
         }
+        self.wanted = match happening {
+            Happening::ResponseBody(bytes, end) => held.read_beginning(bytes, *end),
+            Happening::ResponseTrailers => held.read_beginning(&[], true),
+            _ => self.wanted,
+        };
+        if *happening == Happening::Watchdog {
+            held.held_back = None;
+        }
         if let Happening::ResponseBody(bytes, false) = happening {
             let announces = held.api == Some(Api::Responses) && held.answer.is_stream();
             if !bytes.is_empty() && (!announces || held.answer.events() > 0) {
@@ -341,6 +435,7 @@ impl Stream {
             }
         }
         let ended = held.answer.is_whole()
+            || self.wanted == Wanted::Reply
             || matches!(
                 happening,
                 Happening::ResponseHeaders(true)
@@ -355,12 +450,29 @@ impl Stream {
 
     /// Checks what came of the input.
     fn took(&mut self, config: &Config, effects: &Effects, was_open: bool) -> TestCaseResult {
-        prop_assert!(effects.flow == Flow::Continue || self.session.is_holding());
+        let no_endpoint = |reply: &Reply| reply.kind == ReplyKind::NoEndpoint;
+        let refused = effects.reply.as_ref().is_some_and(no_endpoint);
+        match self.wanted {
+            _ if refused => {
+                prop_assert!(effects.flow == Flow::Hold && effects.steer.is_none());
+            }
+            Wanted::Pass => {
+                prop_assert!(effects.flow == Flow::Continue || self.session.is_holding())
+            }
+            Wanted::Hold | Wanted::Reply => prop_assert_eq!(effects.flow, Flow::Hold),
+        }
+        let replied = refused || self.wanted == Wanted::Reply;
+        prop_assert_eq!(effects.reply.is_some(), replied);
         for event in &effects.events {
             match event {
                 Event::Parsed(_) => self.parses += 1,
                 Event::Picked { .. } => self.picks += 1,
                 Event::Answered(_) => self.answers += 1,
+                // Of those that were tried before who served, each is one.
+                Event::Failed {
+                    failure: Failure::Replaced,
+                    ..
+                } => {}
                 Event::Failed { .. } => self.failures += 1,
                 Event::Retried { .. } | Event::WatchdogFired | Event::Replied(_) => {}
             }
@@ -440,6 +552,7 @@ impl Stream {
             },
             api: first(&self.script.request, ":path").and_then(|path| Api::from_path(&path)),
             answer: ResponseReader::default(),
+            held_back: None,
         });
         Ok(())
     }
@@ -499,7 +612,7 @@ fn configs() -> impl Strategy<Value = Vec<Rc<Config>>> {
         "override_host",
         "composite",
     ]);
-    (steering, prop::collection::vec(one, 2), any::<bool>()).prop_map(|(steering, kinds, pass)| {
+    (steering, prop::collection::vec(one, 2), any::<bool>(), any::<bool>()).prop_map(|(steering, kinds, pass, hold)| {
         let parsed = kinds.into_iter().map(|(main, other, from, count, others, small)| {
             let text = json!({
                 "steering": steering,
@@ -509,6 +622,7 @@ fn configs() -> impl Strategy<Value = Vec<Rc<Config>>> {
                 ],
                 "hold": {"max_bytes": if small { 40 } else { 1_000_000 }},
                 "explain": {"response_header": true, "log_field": true},
+                "responses": {"hold_headers": hold},
                 "other_paths": if pass { "pass" } else { "pick" },
             });
             Rc::new(Config::parse(text.to_string().as_bytes()).unwrap())
@@ -586,8 +700,16 @@ fn script() -> impl Strategy<Value = Script> {
         "no_healthy_upstream",
         "downstream_remote_disconnect",
     ]));
-    (request, status, upstream, attempts, details).prop_map(
-        |(request, status, upstream, attempts, details)| {
+    let content_type = prop::option::weighted(
+        0.8,
+        words(&[
+            "text/event-stream",
+            "Text/Event-Stream; charset=utf-8",
+            "application/json",
+        ]),
+    );
+    (request, status, upstream, attempts, details, content_type).prop_map(
+        |(request, status, upstream, attempts, details, content_type)| {
             let (method, path, length, request_encoding, session, cookie) = request;
             Script {
                 request: [method, path, length, session, cookie]
@@ -599,6 +721,7 @@ fn script() -> impl Strategy<Value = Script> {
                 upstream,
                 attempts,
                 details,
+                content_type,
             }
         },
     )
@@ -627,6 +750,9 @@ fn response_bytes() -> impl Strategy<Value = Vec<u8>> {
         "data: [DONE]\n\n",
         "{\"usage\":{\"prompt_tokens\":1e400}}",
         "data: {\"cho",
+        ": wait\n\n",
+        "event: error\r",
+        "\n",
         "",
     ])
 }
@@ -639,6 +765,17 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::Watchdog),
         3 => prop::bool::weighted(0.1).prop_map(Happening::ResponseHeaders),
         4 => (response_bytes(), prop::bool::weighted(0.2)).prop_map(|(bytes, end)| Happening::ResponseBody(bytes, end)),
+        1 => Just(Happening::ResponseTrailers),
+        1 => Just(Happening::Closed),
+    ]
+}
+
+fn answering() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        20 => (response_bytes(), prop::bool::weighted(0.05)).prop_map(|(bytes, end)| Happening::ResponseBody(bytes, end)),
+        // Longer than an error may be.
+        1 => Just(Happening::ResponseBody(vec![b'x'; MAX_FIRST_EVENT_BYTES - 20], false)),
+        1 => Just(Happening::Watchdog),
         1 => Just(Happening::ResponseTrailers),
         1 => Just(Happening::Closed),
     ]
@@ -676,6 +813,35 @@ proptest! {
         for load in world.vms[0].totals(&world.store).values() {
             prop_assert!(load.is_zero(), "left: {:?}", load);
         }
+    }
+
+    /// What becomes of an answer to a request that has gone, with headers held or not.
+    #[test]
+    fn any_answer_is_held_until_it_is_known_how_it_begins(
+        configs in configs(),
+        mut script in script(),
+        is_stream in prop::bool::weighted(0.8),
+        answer in prop::collection::vec(answering(), 1..12),
+    ) {
+        let of_chat = |(name, _): &(&str, _)| *name != ":method" && *name != ":path";
+        script.request.retain(of_chat);
+        script.request.push((":method", b"POST".to_vec()));
+        script.request.push((":path", b"/v1/chat/completions".to_vec()));
+        script.status = Some(200);
+        if is_stream {
+            script.content_type = Some(b"text/event-stream".to_vec());
+        }
+        let mut world = World::new(configs, vec![script]);
+        let request = b"{\"model\":\"tiny\",\"messages\":[]}".to_vec();
+        let sent = [
+            Happening::RequestHeaders(false),
+            Happening::RequestBody(request, true),
+            Happening::ResponseHeaders(false),
+        ];
+        for happening in sent.into_iter().chain(answer).chain([Happening::Closed]) {
+            world.step(&Step::Happens(0, happening))?;
+        }
+        prop_assert!(world.vms[0].totals(&world.store).values().all(Load::is_zero));
     }
 
     /// A request that is let go without a destination has lost the client's own.

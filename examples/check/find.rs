@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const WASM: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 /// Top-level keys by which the filter's own configuration is told from Envoy's.
-const PLUGIN_KEYS: [&str; 4] = ["endpoints", "pools", "policy", "steering"];
+const PLUGIN_KEYS: [&str; 5] = ["endpoints", "clusters", "pools", "policy", "steering"];
 
 /// What a file turned out to be.
 pub enum Document {
@@ -62,7 +62,8 @@ impl Found {
                 .ok()
                 .and_then(|text| serde_json::from_slice::<Value>(&text).ok())
                 .is_some_and(|plugin| {
-                    plugin.get("endpoints").is_some() || plugin.get("pools").is_some()
+                    let keys = ["endpoints", "clusters", "pools"];
+                    keys.iter().any(|key| plugin.get(key).is_some())
                 })
     }
 

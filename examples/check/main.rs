@@ -1,5 +1,6 @@
 //! Checks a configuration before anyone deploys it.
 
+mod discovery;
 mod find;
 mod place;
 mod warn;
@@ -117,13 +118,28 @@ fn one(place: &str, documents: &[serde_json::Value], filters: &[Found], found: &
     }
 }
 
-/// `4 endpoints in 1 pool, prefix_hash, original_dst`
+/// `4 endpoints in 1 pool, prefix_hash, original_dst`, or `the members of 1 cluster in 1 pool, …`
 fn summary(config: &Config) -> String {
     let count = |count: usize, word: &str| match count {
         1 => format!("1 {word}"),
         many => format!("{many} {word}s"),
     };
     let endpoints: usize = config.pools.iter().map(|pool| pool.pool.len()).sum();
+    let mut clusters: Vec<&String> = config
+        .pools
+        .iter()
+        .flat_map(|pool| &pool.clusters)
+        .collect();
+    clusters.sort_unstable();
+    clusters.dedup();
+    let clusters = format!("the members of {}", count(clusters.len(), "cluster"));
+    let endpoints = match (endpoints, config.discovery.is_some()) {
+        (0, _) => clusters,
+        (some, true) if config.pools.iter().any(|pool| !pool.clusters.is_empty()) => {
+            format!("{} and {clusters}", count(some, "endpoint"))
+        }
+        (some, _) => count(some, "endpoint"),
+    };
     let mut policies: Vec<&str> = config
         .pools
         .iter()
@@ -138,8 +154,7 @@ fn summary(config: &Config) -> String {
         SteeringMode::Composite => "composite",
     };
     format!(
-        "{} in {}, {}, {steering}",
-        count(endpoints, "endpoint"),
+        "{endpoints} in {}, {}, {steering}",
         count(config.pools.len(), "pool"),
         policies.join(" and ")
     )

@@ -20,6 +20,7 @@ pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Confi
     warnings.extend(answers_cut(documents, found));
     warnings.extend(deaf_clusters(documents, found, config));
     warnings.extend(scrape_cluster(documents, config));
+    warnings.extend(crate::discovery::warnings(documents, config));
     warnings.extend(mistaken_identity(documents, filters, found));
     warnings
 }
@@ -209,7 +210,8 @@ fn deaf_clusters(documents: &[Value], found: &Found, config: &Config) -> Option<
 }
 
 /// The cluster of this name, wherever in the file it stands.
-fn cluster<'a>(documents: &'a [Value], name: &str) -> Option<&'a Value> {
+/// The cluster of this name.
+pub fn cluster<'a>(documents: &'a [Value], name: &str) -> Option<&'a Value> {
     walk(documents).into_iter().find_map(|(_, value)| {
         let is_cluster = ["connect_timeout", "type", "cluster_type"]
             .iter()

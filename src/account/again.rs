@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 
 use super::read::{Account, AccountError};
 use crate::config::{Config, PoolConfig};
+use crate::endpoint::{Endpoint, Pool};
 use crate::policy::{self, Candidate, Policy, Ranking, View};
 use crate::session::reason_name;
 
@@ -61,11 +63,58 @@ impl Decider {
             config: config.clone(),
         }
     }
+
+    /// With the discovered endpoints that the account names: only then is it known who they were.
+    fn joined_by(&self, account: &Account) -> Option<Self> {
+        let is_new = |name: &str| !self.places.contains_key(name);
+        let mut candidates = account.candidates.iter();
+        if self.config.clusters.is_empty() || !candidates.any(|(name, _)| is_new(name)) {
+            return None;
+        }
+        let found = account.candidates.iter().filter(|(name, _)| is_new(name));
+        let found = found.filter_map(|(name, candidate)| {
+            let mut endpoint = Endpoint::new(name.parse().ok()?);
+            endpoint.weight = candidate.weight;
+            Some(endpoint)
+        });
+        let configured = self.config.pool.endpoints().iter().cloned();
+        let mut config = self.config.clone();
+        config.pool = Pool::new(configured.chain(found).collect());
+        Some(Self::new(&config))
+    }
+
+    fn decide(&self, account: &Account) -> Result<Ranking, AccountError> {
+        if self.policy.name() != account.policy {
+            return Err(AccountError::OtherPolicy {
+                logged: account.policy.clone(),
+                configured: self.policy.name().to_owned(),
+            });
+        }
+        let mut candidates = Vec::with_capacity(account.candidates.len());
+        for (name, candidate) in &account.candidates {
+            let place = self.places.get(name).copied();
+            candidates.push(Candidate {
+                endpoint: place.ok_or_else(|| AccountError::UnknownEndpoint(name.clone()))?,
+                ..*candidate
+            });
+        }
+        let view = View {
+            pool: &self.config.pool,
+            candidates: &candidates,
+            key: account.key,
+            blocks: &account.blocks,
+            cost: account.cost,
+            sequence: account.sequence,
+            random: account.random,
+        };
+        let ranking = self.policy.rank(&view);
+        ranking.ok_or_else(|| AccountError::Malformed("no candidates".into()))
+    }
 }
 
 /// The pools of one configuration with their policies, each built once.
 pub struct Replay {
-    pools: Vec<Decider>,
+    pools: Vec<Rc<Decider>>,
     fingerprint: u64,
 }
 
@@ -73,7 +122,11 @@ impl Replay {
     /// For decisions that were taken under `config`.
     pub fn new(config: &Config) -> Self {
         Self {
-            pools: config.pools.iter().map(Decider::new).collect(),
+            pools: config
+                .pools
+                .iter()
+                .map(|pool| Rc::new(Decider::new(pool)))
+                .collect(),
             fingerprint: config.fingerprint,
         }
     }
@@ -88,36 +141,7 @@ impl Replay {
     /// # Errors
     /// The configuration has no such pool or endpoint, or another policy for it.
     pub fn decide(&self, account: &Account) -> Result<Ranking, AccountError> {
-        let Decider {
-            config,
-            policy,
-            places,
-        } = self.pool(account)?;
-        if policy.name() != account.policy {
-            return Err(AccountError::OtherPolicy {
-                logged: account.policy.clone(),
-                configured: policy.name().to_owned(),
-            });
-        }
-        let mut candidates = Vec::with_capacity(account.candidates.len());
-        for (name, candidate) in &account.candidates {
-            let place = places.get(name).copied();
-            candidates.push(Candidate {
-                endpoint: place.ok_or_else(|| AccountError::UnknownEndpoint(name.clone()))?,
-                ..*candidate
-            });
-        }
-        let view = View {
-            pool: &config.pool,
-            candidates: &candidates,
-            key: account.key,
-            blocks: &account.blocks,
-            cost: account.cost,
-            sequence: account.sequence,
-            random: account.random,
-        };
-        let ranking = policy.rank(&view);
-        ranking.ok_or_else(|| AccountError::Malformed("no candidates".into()))
+        self.pool(account)?.decide(account)
     }
 
     /// As [`Self::decide`], in the words of an account.
@@ -125,9 +149,14 @@ impl Replay {
     /// # Errors
     /// As [`Self::decide`].
     pub fn outcome(&self, account: &Account) -> Result<Outcome, AccountError> {
-        let ranking = self.decide(account)?;
-        let config = &self.pool(account)?.config;
-        let name = |index: &u32| config.pool.get(*index).map(|one| one.name().to_owned());
+        let pool = self.pool(account)?;
+        let ranking = pool.decide(account)?;
+        let name = |index: &u32| {
+            pool.config
+                .pool
+                .get(*index)
+                .map(|one| one.name().to_owned())
+        };
         Ok(Outcome {
             ranked: ranking.endpoints.iter().filter_map(name).collect(),
             reason: reason_name(ranking.reason).to_owned(),
@@ -136,10 +165,14 @@ impl Replay {
         })
     }
 
-    fn pool(&self, account: &Account) -> Result<&Decider, AccountError> {
+    fn pool(&self, account: &Account) -> Result<Rc<Decider>, AccountError> {
         let mut pools = self.pools.iter();
         let found = pools.find(|pool| pool.config.name == account.pool);
-        found.ok_or_else(|| AccountError::UnknownPool(account.pool.clone()))
+        let found = found.ok_or_else(|| AccountError::UnknownPool(account.pool.clone()))?;
+        Ok(match found.joined_by(account) {
+            Some(joined) => Rc::new(joined),
+            None => found.clone(),
+        })
     }
 }
 

@@ -2,7 +2,8 @@ use std::rc::Rc;
 
 use super::*;
 use crate::config::Config;
-use crate::endpoint::Pool;
+use crate::endpoint::{Endpoint, Pool};
+use crate::health::Signal;
 use crate::policy::{self, Ranking, Reason, View};
 use crate::state::memory::MemoryStore;
 use proptest::prelude::*;
@@ -58,6 +59,7 @@ fn decided(config: &Config, view: &View<'_>) -> (Ranking, String) {
         costs_us: ranking.costs_us.clone(),
         sequence: view.sequence,
         candidates: view.candidates.to_vec(),
+        behind: Vec::new(),
         spared: Vec::new(),
         probe: false,
     };
@@ -175,6 +177,51 @@ fn what_the_balancer_picked_is_picked_again() {
         }
     }
     assert!(warm > 100, "{warm} were found warm");
+}
+
+/// The configuration does not name discovered endpoints: the account does. Who was no candidate plays no part.
+#[test]
+fn picks_among_discovered_endpoints_are_taken_again() {
+    for policy in policies() {
+        let text = json!({
+            "policy": policy, "endpoints": [{"address": "10.0.0.3:80", "weight": 2}],
+            "clusters": ["c"], "discovery": {"cluster": "admin"},
+        });
+        let config = Config::parse(text.to_string().as_bytes()).unwrap();
+        let store = MemoryStore::new();
+        let mut balancer = Balancer::new(Rc::new(config.clone()), 1);
+        let found = (1..7).map(|host| {
+            let mut endpoint = Endpoint::new(format!("10.0.0.{host}:80").parse().unwrap());
+            endpoint.weight = host;
+            endpoint
+        });
+        let found: Vec<Endpoint> = found.collect();
+        balancer.adopt(0, &found);
+        balancer.heard(&store, 900, found[3].id(), Signal::Refused);
+        let replay = Replay::new(&config);
+        for turn in 0..60_u64 {
+            let ask = Ask {
+                pool: 0,
+                model: None,
+                key: Some((turn % 20).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                blocks: &[],
+                cost: Load {
+                    requests: 1,
+                    waiting: 1,
+                    prefill_tokens: 1_000,
+                    decode_tokens: 200,
+                    context_tokens: 1_200,
+                },
+                share_permille: 1_000,
+            };
+            let random = turn.wrapping_mul(0x1234_5678_9abc_def1);
+            let (decision, _) = balancer.pick(&store, 1_000, random, ask).unwrap();
+            let line = line(&balancer, &ask, random, &decision);
+            let account = Account::parse(&line).unwrap();
+            let outcome = replay.outcome(&account).unwrap();
+            assert_eq!(outcome, Outcome::logged(&account), "{line}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Balancer;
-use crate::endpoint::EndpointId;
+use crate::endpoint::{EndpointId, MAX_KNOWN};
 use crate::index::BLOCK_BYTES;
 use crate::policy::Load;
 use crate::state::Store;
@@ -75,11 +75,16 @@ impl Outages {
                 outage.again = true;
                 return false;
             }
-            None => self.outages.push(Outage {
-                endpoint,
-                forgotten_ms: now_ms,
-                again: false,
-            }),
+            None => {
+                if self.outages.len() >= MAX_KNOWN {
+                    self.outages.clear();
+                }
+                self.outages.push(Outage {
+                    endpoint,
+                    forgotten_ms: now_ms,
+                    again: false,
+                });
+            }
         }
         true
     }
@@ -98,8 +103,8 @@ impl Balancer {
     /// Periodic work: heartbeat, dead VMs, and the engines' latest reports.
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
-        self.board.refresh(store);
         self.catalogue.tick(store);
+        self.board.refresh(store);
         while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }

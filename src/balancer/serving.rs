@@ -33,13 +33,20 @@ pub(super) fn keep(candidates: &mut Vec<Candidate>, known: &[Known]) -> Result<(
     Ok(())
 }
 
-/// Leaves those that have the adapter at hand.
-pub(super) fn keep_placed(candidates: &mut Vec<Candidate>, known: &[Known]) {
-    prefer(candidates, |candidate| {
+/// Leaves those that have the adapter at hand, and tells the others, the least loaded first.
+pub(super) fn keep_placed(candidates: &mut Vec<Candidate>, known: &[Known]) -> Vec<u32> {
+    let others = prefer(candidates, |candidate| {
         let known = known_of(candidate, known);
         let affinity = known.map(|known| known.affinity).unwrap_or_default();
         (affinity, candidate.load.requests)
     });
+    let least = others.iter().map(|other| other.load.requests).min();
+    let mut behind: Vec<u32> = others.iter().map(|other| other.endpoint).collect();
+    let mut requests = others.iter().map(|other| other.load.requests);
+    if let Some(at) = requests.position(|requests| Some(requests) == least) {
+        behind.swap(0, at);
+    }
+    behind
 }
 
 impl PoolState {

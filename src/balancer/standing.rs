@@ -81,7 +81,8 @@ impl Balancer {
             let other = id.map_or(Standing::Out, |id| self.board.standing(*id, now_ms));
             standing == Standing::Resting || other == Standing::Probing
         };
-        let others = decision.endpoints.iter().skip(1).copied();
+        let ranked = decision.endpoints.iter().chain(&decision.behind);
+        let others = ranked.skip(1).copied();
         decision.spared = others.filter(spared).collect();
         Gate::Open
     }

@@ -1,6 +1,6 @@
 //! Discovery: where Envoy is asked for its clusters, and which of them are wanted.
 
-use super::{ConfigError, PoolConfig, raw, whole};
+use super::{ConfigError, PoolConfig, path_of, raw, whole};
 use crate::scrape::clusters::MAX_NAME_BYTES;
 
 /// Most clusters that all pools may name together, and most whose verdicts may be taken.
@@ -71,11 +71,7 @@ pub(super) fn discovery_of(
         let problem = "must name an Envoy cluster";
         return Err(ConfigError::new("discovery.cluster", problem));
     }
-    let path = raw.path.unwrap_or_else(|| "/clusters?format=json".into());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        let problem = format!("`{path}` must be a path that starts with `/`");
-        return Err(ConfigError::new("discovery.path", problem));
-    }
+    let path = path_of("discovery.path", raw.path, "/clusters?format=json")?;
     let interval = "discovery.interval_ms";
     let interval_ms = whole(interval, raw.interval_ms, 1_000, 100, 3_600_000)?;
     let (timeout, most) = ("discovery.timeout_ms", interval_ms.min(800));

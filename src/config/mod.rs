@@ -10,8 +10,10 @@ pub(crate) mod models;
 mod policy;
 mod pools;
 mod raw;
+mod responses;
 mod saturation;
 
+pub use self::responses::Responses;
 pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
 
 use std::fmt;
@@ -196,6 +198,8 @@ pub struct Config {
     pub health: HealthConfig,
     /// Where Decisions are shown.
     pub explain: Explain,
+    /// What happens to answers.
+    pub responses: Responses,
     /// Requests that are not inference calls.
     pub other_paths: OtherPaths,
 }
@@ -235,6 +239,7 @@ impl Config {
             saturation,
             health,
             explain,
+            responses,
             other_paths,
         } = raw;
         let scrape = scrape.map(scrape_of).transpose()?;
@@ -324,6 +329,7 @@ impl Config {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
             },
+            responses: responses::responses_of(responses),
             other_paths: match other_paths {
                 raw::OtherPaths::Pick => OtherPaths::Pick,
                 raw::OtherPaths::Pass => OtherPaths::Pass,
@@ -395,15 +401,15 @@ fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
     })
 }
 
-/// A path of an engine's.
+/// Where somebody answers: a path.
 #[inline(never)]
 fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
     let path = value.unwrap_or_else(|| default.to_owned());
-    if !path.starts_with('/') || path.bytes().any(|byte| !byte.is_ascii_graphic()) {
-        let problem = format!("`{path}` must be a path that starts with `/`");
-        return Err(ConfigError::new(key, problem));
+    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(path);
     }
-    Ok(path)
+    let problem = format!("`{path}` must be a path that starts with `/`");
+    Err(ConfigError::new(key, problem))
 }
 
 // Copies in every caller would make the module larger.

@@ -63,6 +63,8 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) explain: Explain,
     #[serde(default)]
+    pub(super) responses: super::responses::Raw,
+    #[serde(default)]
     pub(super) other_paths: OtherPaths,
 }
 

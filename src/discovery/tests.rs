@@ -1,6 +1,8 @@
 //! What becomes of answers: believed, kept from before, shared, and made endpoints of.
 
 use super::*;
+use crate::health::Signal;
+use crate::scrape::clusters::Cluster;
 use crate::state::memory::MemoryStore;
 
 fn discovery(config: &str) -> Discovery {
@@ -37,17 +39,32 @@ fn cluster(members: Vec<Member>) -> Option<Cluster> {
     })
 }
 
+type Answer = [Option<Cluster>; 3];
+
 /// Asks at `now_ms`, and the answer comes 10 ms later.
+fn news(discovery: &mut Discovery, store: &MemoryStore, now_ms: u64, answer: Answer) -> News {
+    assert_eq!(discovery.due(now_ms), Ok(true));
+    let news = discovery.answered(Ok(answer.into()));
+    discovery.publish(store, now_ms + 10, &news);
+    discovery.refresh(store);
+    news
+}
+
+/// The same, and what is wrong with it.
 fn hear(
     discovery: &mut Discovery,
     store: &MemoryStore,
     now_ms: u64,
-    answer: [Option<Cluster>; 3],
+    answer: Answer,
 ) -> Result<(), String> {
-    assert_eq!(discovery.due(now_ms), Ok(true));
-    let heard = discovery.answered(store, now_ms + 10, Ok(answer.into()));
-    discovery.refresh(store);
-    heard
+    news(discovery, store, now_ms, answer)
+        .problem
+        .map_or(Ok(()), Err)
+}
+
+fn problem(discovery: &mut Discovery, answer: Result<Answer, &str>) -> Option<String> {
+    let answer = answer.map(Vec::from).map_err(str::to_owned);
+    discovery.answered(answer).problem
 }
 
 fn names(discovery: &Discovery) -> Vec<String> {
@@ -72,9 +89,9 @@ fn it_asks_once_an_interval_and_gives_up_on_what_never_comes() {
     assert_eq!(asks.due(7_600), Ok(false), "it still waits");
     assert_eq!(asks.due(7_601), Err("no answer".into()));
     assert_eq!(asks.due(7_601), Ok(true));
-    asks.answered(&store, 7_610, Ok(found().into())).unwrap();
-    let late = asks.answered(&store, 7_620, Ok(found().into()));
-    assert_eq!(late, Err("an answer that came too late".into()));
+    assert_eq!(problem(&mut asks, Ok(found())), None);
+    let late = problem(&mut asks, Ok(found()));
+    assert_eq!(late.as_deref(), Some("an answer that came too late"));
     // A clock that is set back holds nothing up.
     assert_eq!(asks.due(100), Ok(true));
 }
@@ -84,8 +101,7 @@ fn while_a_pool_is_empty_it_asks_more_often() {
     let store = MemoryStore::new();
     let mut asks = two();
     assert_eq!(asks.due(5_000), Ok(true));
-    asks.answered(&store, 5_010, Err("status 503".into()))
-        .unwrap_err();
+    problem(&mut asks, Err("status 503")).unwrap();
     assert_eq!(asks.due(5_199), Ok(false));
     let drains = vec![member("10.0.0.1:80", Verdict::Draining, 0)];
     let answer = [cluster(drains), cluster(Vec::new()), cluster(Vec::new())];
@@ -143,8 +159,8 @@ fn what_was_known_outlives_bad_answers_and_ages() {
     assert_eq!(both.len(), 2);
 
     assert_eq!(knows.due(2_000), Ok(true));
-    let broken = knows.answered(&store, 2_010, Err("status 500".into()));
-    assert_eq!(broken, Err("status 500".into()));
+    let broken = problem(&mut knows, Err("status 500"));
+    assert_eq!(broken.as_deref(), Some("status 500"));
     // One cluster is gone: the other is as it says.
     let gone = [None, healthy(&["10.0.0.3:80"]), cluster(Vec::new())];
     let heard = hear(&mut knows, &store, 3_000, gone);
@@ -190,89 +206,156 @@ fn a_pool_is_not_emptied_by_one_answer() {
 }
 
 #[test]
-fn who_may_be_picked() {
+fn levels_of_failover_are_used_one_after_the_other_in_each_cluster() {
     use Verdict::{Degraded, Draining, Healthy, Unhealthy};
-    let picked = |config: &str, a: &[(&str, Verdict, u32)], b: &[(&str, Verdict, u32)]| {
+    type Members<'a> = &'a [(&'a str, Verdict, u32)];
+    let members = |list: Members<'_>| {
+        let members = list.iter().map(|(last, verdict, priority)| {
+            member(&format!("10.0.0.{last}:80"), *verdict, *priority)
+        });
+        cluster(members.collect())
+    };
+    let cases: [(Members<'_>, Members<'_>, &str); 8] = [
+        (&[], &[], ""),
+        // Whoever is in the same level is the board's to judge.
+        (
+            &[("1", Healthy, 0), ("2", Draining, 0)],
+            &[("3", Unhealthy, 0)],
+            "1 2 3",
+        ),
+        (
+            &[("1", Healthy, 1), ("2", Healthy, 0)],
+            &[("3", Healthy, 2)],
+            "2 3",
+        ),
+        (&[("1", Healthy, 1), ("2", Unhealthy, 0)], &[], "1 2"),
+        (
+            &[("1", Healthy, 1), ("2", Degraded, 0), ("3", Healthy, 2)],
+            &[],
+            "1 2",
+        ),
+        (&[("1", Unhealthy, 1), ("2", Degraded, 0)], &[], "2"),
+        (
+            &[("1", Degraded, 1), ("2", Draining, 0), ("3", Degraded, 2)],
+            &[],
+            "1 2",
+        ),
+        (&[("1", Unhealthy, 1), ("2", Draining, 0)], &[], "1 2"),
+    ];
+    for (a, b, expected) in cases {
         let store = MemoryStore::new();
-        let mut knows = discovery(config);
-        let members = |list: &[(&str, Verdict, u32)]| {
-            let members = list.iter().map(|(last, verdict, priority)| {
-                member(&format!("10.0.0.{last}:80"), *verdict, *priority)
-            });
-            cluster(members.collect())
-        };
-        hear(
-            &mut knows,
-            &store,
-            1_000,
-            [members(a), members(b), cluster(vec![])],
-        )
-        .unwrap();
-        let names = names(&knows);
+        let mut knows = two();
+        let answer = [members(a), members(b), cluster(vec![])];
+        hear(&mut knows, &store, 1_000, answer).unwrap();
+        let mut names = names(&knows);
+        names.sort();
         let last = names
             .iter()
-            .map(|name| name["10.0.0.".len()..name.len() - 3].to_owned());
-        last.collect::<Vec<_>>().join(" ")
-    };
-    let alone = r#"{"clusters": ["a", "b"], "discovery": {"cluster": "admin"}}"#;
-    let beside = r#"{"clusters": ["a", "b"], "discovery": {"cluster": "admin"},
-        "endpoints": [{"address": "10.0.0.9:80"}]}"#;
-    for (a, b, expected) in [
-        (
-            &[("1", Healthy, 0), ("2", Draining, 0)][..],
-            &[("3", Unhealthy, 0), ("4", Degraded, 0)][..],
-            "1",
-        ),
-        (
-            &[("1", Degraded, 0), ("2", Draining, 0)],
-            &[("3", Unhealthy, 0)],
-            "1",
-        ),
-        (
-            &[("1", Unhealthy, 0), ("2", Draining, 0)],
-            &[("3", Unhealthy, 1)],
-            "1 3",
-        ),
-        (&[("1", Draining, 0)], &[], ""),
-        (&[], &[], ""),
-        // Levels of failover, of each cluster by itself.
-        (
-            &[("1", Healthy, 1), ("2", Healthy, 0), ("5", Healthy, 0)],
-            &[("3", Healthy, 2)],
-            "2 5 3",
-        ),
-        (&[("1", Healthy, 1), ("2", Unhealthy, 0)], &[], "1"),
-    ] {
-        assert_eq!(picked(alone, a, b), expected);
-        let expected = if a[..].iter().chain(b).any(|one| one.1 < Unhealthy) {
-            expected
-        } else {
-            ""
-        };
-        assert_eq!(picked(beside, a, b), expected, "somebody else is there");
+            .map(|name| &name["10.0.0.".len()..name.len() - 3]);
+        assert_eq!(last.collect::<Vec<_>>().join(" "), expected);
     }
+    let mut knows = two();
+    hear(
+        &mut knows,
+        &MemoryStore::new(),
+        1_000,
+        [healthy(&["10.0.0.1:80"]), None, None],
+    )
+    .unwrap_err();
+    assert_eq!(knows.endpoints(0)[0].weight, 2, "as Envoy says");
+    assert!(knows.endpoints(1).is_empty());
+}
+
+fn id(address: &str) -> EndpointId {
+    Endpoint::new(address.parse().unwrap()).id()
+}
+
+/// The signals about these addresses, in order.
+fn about(news: &News, addresses: &[&str]) -> Vec<Vec<Signal>> {
+    let of = |address: &&str| {
+        let signals = news.signals.iter().filter(|(of, _)| *of == id(address));
+        signals.map(|(_, signal)| *signal).collect()
+    };
+    addresses.iter().map(of).collect()
 }
 
 #[test]
-fn endpoints_have_envoys_weight_and_the_worst_verdict() {
+fn it_is_told_who_came_who_left_and_the_worst_that_envoy_thinks() {
+    use Verdict::{Degraded, Draining, Healthy, Unhealthy};
+    const FIXED: &str = "10.0.0.9:80";
+    let mut knows = discovery(
+        r#"{"clusters": ["a", "b"], "endpoints": [{"address": "10.0.0.9:80"}],
+            "discovery": {"cluster": "admin", "verdicts": ["v"]}}"#,
+    );
     let store = MemoryStore::new();
-    let mut knows = two();
+    let all = [
+        "10.0.0.1:80",
+        "10.0.0.2:80",
+        "10.0.0.3:80",
+        FIXED,
+        "10.0.0.7:80",
+    ];
+    let says = |verdict| vec![Signal::Envoy(verdict)];
     let answer = [
         healthy(&["10.0.0.1:80", "10.0.0.2:80"]),
-        cluster(vec![member("10.0.0.2:80", Verdict::Degraded, 0)]),
-        cluster(vec![member("10.0.0.1:80", Verdict::Unhealthy, 0)]),
+        cluster(vec![member("10.0.0.2:80", Degraded, 0)]),
+        cluster(vec![
+            member("10.0.0.1:80", Unhealthy, 0),
+            member(FIXED, Unhealthy, 0),
+            member("10.0.0.7:80", Unhealthy, 0),
+        ]),
     ];
-    hear(&mut knows, &store, 1_000, answer).unwrap();
-    let endpoints = knows.endpoints(0);
-    assert_eq!((endpoints.len(), endpoints[0].weight), (2, 2));
-    assert!(knows.endpoints(1).is_empty());
-    let id = |address: &str| Endpoint::new(address.parse().unwrap()).id();
-    let mut expected = vec![
-        (id("10.0.0.1:80"), Verdict::Unhealthy),
-        (id("10.0.0.2:80"), Verdict::Degraded),
+    let first = news(&mut knows, &store, 1_000, answer);
+    let expected = [
+        says(Unhealthy),
+        says(Degraded),
+        vec![],
+        says(Unhealthy),
+        vec![],
     ];
-    expected.sort_by(|one, other| other.cmp(one));
-    assert_eq!(knows.verdicts(), expected);
+    assert_eq!(about(&first, &all), expected, "at first nobody comes");
+    // One came, one left one of its two clusters, and Envoy does not speak of the others any more.
+    let answer = [
+        cluster(vec![
+            member("10.0.0.3:80", Draining, 0),
+            member(FIXED, Healthy, 0),
+        ]),
+        healthy(&["10.0.0.2:80"]),
+        cluster(vec![]),
+    ];
+    let second = news(&mut knows, &store, 2_000, answer);
+    let came = vec![Signal::Came, Signal::Envoy(Draining)];
+    let expected = [
+        vec![Signal::Left],
+        says(Healthy),
+        came,
+        says(Healthy),
+        vec![],
+    ];
+    assert_eq!(about(&second, &all), expected);
+    // What lacks a cluster says nothing of its members, and nothing of whom nobody speaks of.
+    let third = news(
+        &mut knows,
+        &store,
+        3_000,
+        [None, healthy(&["10.0.0.2:80"]), None],
+    );
+    let expected = [vec![], says(Healthy), vec![], vec![], vec![]];
+    assert_eq!(about(&third, &all), expected);
+    // A configured endpoint neither comes nor leaves.
+    let empty = || [cluster(vec![]), healthy(&["10.0.0.2:80"]), cluster(vec![])];
+    let fourth = news(&mut knows, &store, 4_000, empty());
+    assert!(about(&fourth, &all)[2].is_empty(), "not believed yet");
+    let fifth = news(&mut knows, &store, 5_000, empty());
+    let expected = [
+        vec![],
+        says(Healthy),
+        vec![Signal::Left],
+        says(Healthy),
+        vec![],
+    ];
+    assert_eq!(about(&fifth, &all), expected);
+    assert!(news(&mut knows, &store, 6_000, empty()).signals.len() == 2);
 }
 
 #[test]
@@ -289,7 +372,7 @@ fn members_that_are_left_out_are_told() {
         1_000,
         [many, cluster(vec![]), cluster(vec![])],
     );
-    let text = "7 members of cluster `a` are left out, since there are more than 1024";
+    let text = "7 members of cluster `a` are left out: there are more than 1024";
     assert_eq!(heard, Err(text.into()));
     assert_eq!(names(&knows), ["10.0.0.1:80"]);
 }

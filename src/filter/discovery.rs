@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use proxy_wasm::hostcalls::dispatch_http_call;
 
-use super::host::{self, Buffer, HostMeter, SharedData};
+use super::Vm;
+use super::host::{self, Buffer, SharedData};
 use crate::balancer::Balancer;
 use crate::config::Config;
 use crate::discovery::Discovery;
-use crate::metrics::Metrics;
+use crate::scrape::clusters::Cluster;
 
 /// What is read of an answer at once, in bytes. It may be megabytes long.
 const PIECE_BYTES: usize = 1 << 16;
@@ -55,12 +56,12 @@ impl Finder {
     }
 
     /// What the VM that holds the lease does with every tick.
-    pub(super) fn ask(&mut self, metrics: &mut Metrics<HostMeter>, now_ms: u64) {
-        metrics.discovery_age(self.discovery.age_ms(now_ms));
+    pub(super) fn ask(&mut self, vm: &mut Vm, now_ms: u64) {
+        vm.metrics.discovery_age(self.discovery.age_ms(now_ms));
         match self.discovery.due(now_ms) {
             Ok(true) => {}
             Ok(false) => return,
-            Err(problem) => return self.came_to(metrics, Err(problem)),
+            Err(problem) => return self.came_to(vm, Some(problem)),
         }
         let headers = vec![
             (":method", "GET"),
@@ -69,11 +70,7 @@ impl Finder {
         ];
         match dispatch_http_call(&self.cluster, headers, None, vec![], self.timeout) {
             Ok(token) => self.token = Some(token),
-            Err(status) => {
-                let problem = format!("Envoy would not ask: {status:?}");
-                let outcome = self.discovery.answered(&SharedData, now_ms, Err(problem));
-                self.came_to(metrics, outcome);
-            }
+            Err(status) => self.take(vm, now_ms, Err(format!("Envoy would not ask: {status:?}"))),
         }
     }
 
@@ -83,13 +80,7 @@ impl Finder {
     }
 
     /// An answer came; 0 stands for a broken connection.
-    pub(super) fn answered(
-        &mut self,
-        metrics: &mut Metrics<HostMeter>,
-        now_ms: u64,
-        status: u16,
-        size: usize,
-    ) {
+    pub(super) fn answered(&mut self, vm: &mut Vm, now_ms: u64, status: u16, size: usize) {
         let answer = match status {
             200 => {
                 let mut reader = self.discovery.reader();
@@ -103,14 +94,21 @@ impl Finder {
             0 => Err("the connection broke".into()),
             status => Err(format!("status {status}")),
         };
-        let outcome = self.discovery.answered(&SharedData, now_ms, answer);
-        self.came_to(metrics, outcome);
+        self.take(vm, now_ms, answer);
     }
 
-    fn came_to(&mut self, metrics: &mut Metrics<HostMeter>, outcome: Result<(), String>) {
-        let problem = outcome.err();
+    fn take(&mut self, vm: &mut Vm, now_ms: u64, answer: Result<Vec<Option<Cluster>>, String>) {
+        let news = self.discovery.answered(answer);
+        for (id, signal) in &news.signals {
+            vm.balancer.heard(&SharedData, now_ms, *id, *signal);
+        }
+        self.discovery.publish(&SharedData, now_ms, &news);
+        self.came_to(vm, news.problem);
+    }
+
+    fn came_to(&mut self, vm: &mut Vm, problem: Option<String>) {
         if problem.is_some() {
-            metrics.discovery_failed();
+            vm.metrics.discovery_failed();
         }
         if problem == self.problem {
             return;

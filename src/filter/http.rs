@@ -106,15 +106,16 @@ fn apply(vm: &mut Vm, effects: &Effects) {
     if let Some(line) = &effects.log_field {
         host::set_property(DECISION_PROPERTY, line.as_bytes());
     }
-    if let Some(line) = &effects.response_header {
-        host::set_header(Headers::Response, DECISION_HEADER, line.as_bytes());
-    }
-    if let Some(reply) = &effects.reply {
-        send(reply);
+    match (&effects.reply, &effects.response_header) {
+        (Some(reply), explanation) => send(reply, explanation.as_deref()),
+        (None, Some(line)) => {
+            host::set_header(Headers::Response, DECISION_HEADER, line.as_bytes());
+        }
+        (None, None) => {}
     }
 }
 
-fn send(reply: &Reply) {
+fn send(reply: &Reply, explanation: Option<&str>) {
     let reason = reply.kind.name();
     let retry_after = reply.retry_after_s.map(|seconds| seconds.to_string());
     let mut headers = vec![
@@ -126,6 +127,7 @@ fn send(reply: &Reply) {
             .as_deref()
             .map(|seconds| ("retry-after", seconds)),
     );
+    headers.extend(explanation.map(|line| (DECISION_HEADER, line)));
     let details = format!("warmroute_{reason}");
     host::reply(reply.status, &details, &headers, &reply.body);
 }
@@ -137,6 +139,8 @@ pub(super) struct Stream {
     session: Rc<RefCell<Session>>,
     /// Request body bytes that the session has been given.
     request_bytes: usize,
+    /// Response body bytes that the session has been given and that are still held.
+    held_response_bytes: usize,
 }
 
 impl Stream {
@@ -146,6 +150,7 @@ impl Stream {
             vm,
             session: Rc::default(),
             request_bytes: 0,
+            held_response_bytes: 0,
         }
     }
 
@@ -188,6 +193,12 @@ impl Stream {
             .is_ok_and(|session| session.is_in_flight())
     }
 
+    /// Whether a body callback ever came while headers were held.
+    fn has_seen_bodies(&self) -> bool {
+        let vm = self.vm.try_borrow();
+        vm.is_ok_and(|vm| vm.as_ref().is_some_and(|vm| vm.body_callbacks_seen))
+    }
+
     fn close(&self) {
         if self.is_holding() || self.is_in_flight() {
             self.run(Input::Closed);
@@ -208,6 +219,8 @@ impl Context for Stream {
 
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
+        #[cfg(feature = "chaos")]
+        super::chaos::panic_if_asked("headers");
         self.run(Input::RequestHeaders(rest(end_of_stream)))
     }
 
@@ -215,6 +228,8 @@ impl HttpContext for Stream {
         if !self.is_holding() {
             return Action::Continue;
         }
+        #[cfg(feature = "chaos")]
+        super::chaos::panic_if_asked("body");
         if let Ok(mut vm) = self.vm.try_borrow_mut()
             && let Some(vm) = vm.as_mut()
         {
@@ -237,18 +252,26 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
-        self.run(Input::ResponseHeaders(rest(end_of_stream)))
+        match self.run(Input::ResponseHeaders(rest(end_of_stream))) {
+            // Without the flag, the body that these headers wait for would never come.
+            Action::Pause if !self.has_seen_bodies() => self.run(Input::Watchdog),
+            action => action,
+        }
     }
 
     fn on_http_response_body(&mut self, size: usize, end_of_stream: bool) -> Action {
         if !self.is_in_flight() {
             return Action::Continue;
         }
-        let chunk = match size {
+        // While the answer is held, `size` counts from its beginning.
+        let known = self.held_response_bytes;
+        let chunk = match size.saturating_sub(known) {
             0 => Vec::new(),
-            size => host::buffer(Buffer::ResponseBody, 0, size).unwrap_or_default(),
+            fresh => host::buffer(Buffer::ResponseBody, known, fresh).unwrap_or_default(),
         };
-        self.run(Input::ResponseBody(&chunk, rest(end_of_stream)))
+        let action = self.run(Input::ResponseBody(&chunk, rest(end_of_stream)));
+        self.held_response_bytes = if action == Action::Pause { size } else { 0 };
+        action
     }
 
     fn on_http_response_trailers(&mut self, _: usize) -> Action {

@@ -3,6 +3,8 @@
 //! This is the only part of the crate that knows where it runs. It holds no logic of its own that
 //! could be tested elsewhere.
 
+#[cfg(feature = "chaos")]
+mod chaos;
 mod discovery;
 mod host;
 mod http;

@@ -117,7 +117,7 @@ impl Root {
     /// What one VM does for the whole Envoy: gauges, and asking Envoy and the engines.
     fn serve_as_leader(&mut self, vm: &mut Vm, now_ms: u64) {
         if let Some(finder) = &mut self.finder {
-            finder.ask(&mut vm.metrics, now_ms);
+            finder.ask(vm, now_ms);
         }
         let totals = vm.balancer.totals(&SharedData);
         self.poll(vm, now_ms, &totals);
@@ -277,7 +277,7 @@ impl Context for Root {
             && finder.waits_for(token)
         {
             let now_ms = host::now_ns() / 1_000_000;
-            return finder.answered(&mut vm.metrics, now_ms, status, body_size);
+            return finder.answered(vm, now_ms, status, body_size);
         }
         let Some(asked) = self.asked.remove(&token) else {
             return;

@@ -113,6 +113,10 @@ impl Board {
         endpoint: EndpointId,
         signal: Signal,
     ) -> Option<Turn> {
+        // As nearly always.
+        if self.rows.is_empty() && signal == Signal::Good {
+            return None;
+        }
         let act = Act::Hear(signal);
         if !act.apply(&mut self.row(endpoint), now_ms, &self.settings) {
             return None;

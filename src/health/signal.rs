@@ -1,14 +1,14 @@
 //! What can be heard of an endpoint.
 
-/// What Envoy says of an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What Envoy says of an endpoint; the worse, the greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// It may be used, as far as Envoy knows.
     #[default]
     Healthy,
     /// It serves, but says of itself that it would rather not.
     Degraded,
-    /// A check failed, outlier detection ejected it, or the control plane says so.
+    /// An active check failed or is still to come, outlier detection ejected it, or the control plane says so.
     Unhealthy,
     /// It is about to leave.
     Draining,

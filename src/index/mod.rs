@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use self::log::{Entry, Log};
 use self::table::Table;
-use crate::endpoint::EndpointId;
+use crate::endpoint::{EndpointId, known};
 use crate::state::Store;
 
 /// Length of a prefix block in bytes of text: 64 tokens, at four bytes a token.
@@ -160,7 +160,7 @@ impl PrefixIndex {
 
     /// The engine has told how many blocks its cache holds.
     pub fn size(&mut self, endpoint: EndpointId, blocks: u32) {
-        let cache = self.caches.entry(endpoint).or_default();
+        let cache = known(&mut self.caches, endpoint);
         if blocks > 0 && cache.size_blocks != blocks {
             cache.size_blocks = blocks;
             cache.capacity_blocks = blocks.saturating_add(blocks / 4).max(LEAST_CAPACITY_BLOCKS);
@@ -184,7 +184,7 @@ impl PrefixIndex {
     #[inline(never)]
     pub fn insert(&mut self, endpoint: EndpointId, chain: &[u64]) -> Belief {
         let mut belief = Belief::default();
-        let cache = self.caches.entry(endpoint).or_default();
+        let cache = known(&mut self.caches, endpoint);
         let before = *cache;
         (belief.born, belief.clock) = (before.born, before.clock);
         for block in chain {

@@ -18,12 +18,14 @@ pub enum Affinity {
 /// not move for every second request.
 const SLACK_REQUESTS: u64 = 4;
 
-/// Keeps the best placed of `candidates`; `of` tells how well one is placed and how many requests it has.
+/// Keeps the best placed of `candidates` and returns the others; `of` tells how well one is placed and how
+/// many requests it has.
 ///
 /// Who has more than twice the mean, and [`SLACK_REQUESTS`] on top, is not preferred, so that an adapter
 /// which is in demand spreads. If only crowded and full ones are left, all stay: it is for the policy to
 /// choose.
-pub fn prefer<T>(candidates: &mut Vec<T>, of: impl Fn(&T) -> (Affinity, u32)) {
+pub fn prefer<T: Copy>(candidates: &mut Vec<T>, of: impl Fn(&T) -> (Affinity, u32)) -> Vec<T> {
+    let mut others = Vec::new();
     let (mut total, mut best, mut worst) = (0_u64, Affinity::Full, Affinity::Active);
     for candidate in candidates.iter() {
         let (affinity, requests) = of(candidate);
@@ -32,7 +34,7 @@ pub fn prefer<T>(candidates: &mut Vec<T>, of: impl Fn(&T) -> (Affinity, u32)) {
         worst = worst.max(affinity);
     }
     if best >= worst {
-        return;
+        return others;
     }
     let count = candidates.len() as u64;
     let bound = total
@@ -47,9 +49,14 @@ pub fn prefer<T>(candidates: &mut Vec<T>, of: impl Fn(&T) -> (Affinity, u32)) {
     if let Some(best) = best.filter(|best| *best < Affinity::Full) {
         candidates.retain(|candidate| {
             let (affinity, requests) = of(candidate);
-            affinity == best && bearable(requests)
+            let kept = affinity == best && bearable(requests);
+            if !kept {
+                others.push(*candidate);
+            }
+            kept
         });
     }
+    others
 }
 
 #[cfg(test)]
@@ -59,7 +66,9 @@ mod tests {
 
     fn kept(candidates: &[(Affinity, u32)]) -> Vec<usize> {
         let mut left: Vec<usize> = (0..candidates.len()).collect();
-        prefer(&mut left, |at| candidates[*at]);
+        let others = prefer(&mut left, |at| candidates[*at]);
+        assert_eq!(left.len() + others.len(), candidates.len());
+        assert!(others.iter().all(|other| !left.contains(other)));
         left
     }
 

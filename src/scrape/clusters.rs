@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::health::Verdict;
 use crate::request::json::{Kind, Sink, Take, Tokenizer};
 use crate::request::number::whole;
 
@@ -19,20 +20,6 @@ pub const MAX_NAME_BYTES: usize = 256;
 pub const MAX_LOCALITY_BYTES: usize = 128;
 /// Largest weight; a larger one counts as this.
 pub const MAX_WEIGHT: u32 = 10_000;
-
-/// What Envoy thinks of a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// It may be used, as far as Envoy knows.
-    #[default]
-    Healthy,
-    /// It serves, but says of itself that it would rather not.
-    Degraded,
-    /// An active check failed or is still to come, outlier detection ejected it, or the control plane says so.
-    Unhealthy,
-    /// It is about to leave: nothing new is for it, what it has may finish.
-    Draining,
-}
 
 /// One member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +84,8 @@ impl<'a> ClustersReader<'a> {
 
     /// The next piece.
     pub fn push(&mut self, piece: &[u8]) {
-        self.tokenizer.push_seldom(piece, &mut self.reader);
+        // All readers that are not in the way of requests share one copy of the tokenizer's code.
+        self.tokenizer.push::<dyn Sink>(piece, &mut self.reader);
     }
 
     /// The answer is over: the clusters in the order in which their names were given, `None` where Envoy has no such

@@ -74,7 +74,7 @@ pub fn parse(answer: &[u8]) -> Result<Vec<Card>, ModelsError> {
     // The tokenizer does not tell where it is. A card begins and ends with a brace, so that pieces which
     // end with one show it.
     for piece in text.split_inclusive(['{', '}']) {
-        tokens.push_seldom(piece.as_bytes(), &mut reader);
+        tokens.push::<dyn Sink>(piece.as_bytes(), &mut reader);
         at = at.saturating_add(piece.len());
         match reader.seen.take() {
             Some(Seen::Opened) => reader.start = at.saturating_sub(1),

@@ -10,6 +10,7 @@
 
 mod event;
 mod explain;
+mod opening;
 mod request;
 mod response;
 
@@ -24,7 +25,7 @@ use crate::index::Belief;
 use crate::request::{Api, RequestScanner};
 use crate::state::Store;
 use crate::state::ledger::Reservation;
-use crate::tokens::{Lesson, ResponseReader};
+use crate::tokens::{FirstEvent, Lesson, ResponseReader};
 
 /// The moment at which an input is handled, and what it is handled with.
 pub struct Moment<'a, S: Store + ?Sized> {
@@ -72,6 +73,8 @@ struct Flight {
     explanation: Option<String>,
     stage: Stage,
     reader: ResponseReader,
+    /// How an answer begins whose headers are held; `None` if they are not.
+    opening: Option<FirstEvent>,
     first_chunk_us: Option<u64>,
     /// Whom what follows is about: after a retry it says nothing of who served.
     picked: EndpointId,

@@ -34,9 +34,11 @@ pub(super) fn begin<S: Store + ?Sized>(
         return (State::Over, unsteered(&config, Vec::new()));
     }
     // A method other than POST has no body, or one that the engine will refuse.
+    // Who holds answers must know that bodies come while headers are held, which requests show.
+    let reads_body = balancer.reads_body() || config.responses.hold_headers == Toggle::On;
     if let Some(api) = api
         && rest == Rest::Open
-        && balancer.reads_body()
+        && reads_body
     {
         let scanner = RequestScanner::new(api, &config.scan);
         let holding = Holding {
@@ -225,6 +227,7 @@ fn depart<S: Store + ?Sized>(
         explanation,
         stage: Stage::Asked,
         reader: ResponseReader::default(),
+        opening: None,
         first_chunk_us: None,
         belief,
         prompt_bytes: bytes_of_tokens(request),

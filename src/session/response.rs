@@ -1,7 +1,8 @@
 //! From the response headers to the end of the stream: who served, how fast, and giving back.
 
 use super::{
-    Answer, Effects, Event, Failure, Flight, Input, Moment, Rest, Stage, State, StreamView,
+    Answer, Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, StreamView,
+    opening,
 };
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
@@ -21,19 +22,36 @@ pub(super) fn respond<S: Store + ?Sized>(
     let ended = match input {
         Input::ResponseHeaders(rest) => {
             response_headers(balancer, moment, &mut flight, &mut effects);
+            if rest == Rest::Open {
+                opening::hold(balancer.config(), moment.view, &mut flight, &mut effects);
+            }
             rest == Rest::End
         }
         Input::ResponseBody(chunk, rest) => {
-            response_chunk(balancer, moment, &mut flight, chunk, rest) == Rest::End
+            let rest = response_chunk(balancer, moment, &mut flight, chunk, rest);
+            effects.reply = opening::read(&mut flight, chunk, rest, &mut effects);
+            rest == Rest::End
         }
-        Input::ResponseTrailers => true,
+        Input::ResponseTrailers => {
+            effects.reply = opening::read(&mut flight, &[], Rest::End, &mut effects);
+            true
+        }
+        Input::Watchdog => {
+            flight.opening = None;
+            false
+        }
         Input::Closed => {
             conclude(balancer, moment, *flight, Ending::Broken, &mut effects);
             return (State::Over, effects);
         }
         _ => false,
     };
-    if ended {
+    if let Some(reply) = &effects.reply {
+        effects.flow = Flow::Hold;
+        effects.response_header = flight.explanation.take();
+        effects.events.push(Event::Replied(reply.kind));
+    }
+    if ended || effects.reply.is_some() {
         conclude(balancer, moment, *flight, Ending::Complete, &mut effects);
         return (State::Over, effects);
     }

@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::codec::{read_u32, read_u64, write};
 use super::{Store, Update, update};
-use crate::scrape::clusters::{MAX_MEMBERS, Member, Verdict};
+use crate::health::Verdict;
+use crate::scrape::clusters::{MAX_MEMBERS, Member};
 
 const HEAD_MAGIC: &[u8] = b"WRC1";
 const HEAD_ROW: usize = 24;

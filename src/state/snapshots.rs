@@ -7,7 +7,7 @@
 
 use super::codec::{read_u32, read_u64, write};
 use super::{Store, Update, update};
-use crate::endpoint::EndpointId;
+use crate::endpoint::{EndpointId, MAX_KNOWN};
 use crate::scrape::Life;
 
 const MAGIC: &[u8] = b"WRR1";
@@ -141,6 +141,11 @@ pub fn merge<S: Store + ?Sized>(store: &S, group: u64, asked_ms: u64, report: Re
         restarted = report.life.is_new_since(&before);
         report.life = report.life.following(&before);
         reports.retain(|old| old.endpoint != report.endpoint);
+        if reports.len() >= MAX_KNOWN {
+            // Endpoints that left, above all.
+            let oldest_ms = reports.iter().map(|old| old.at_ms).min();
+            reports.retain(|old| Some(old.at_ms) != oldest_ms);
+        }
         reports.push(report);
         *bytes = encode_all(&reports);
         true
@@ -257,6 +262,27 @@ mod tests {
             !merge(&store, 2, 1, counting(7, Some(0))),
             "another group's"
         );
+    }
+
+    #[test]
+    fn reports_on_endpoints_that_left_do_not_pile_up() {
+        let store = MemoryStore::new();
+        let old: Vec<Report> = (0..MAX_KNOWN as u64)
+            .map(|id| Report {
+                at_ms: 1_000 + id,
+                ..counting(id, None)
+            })
+            .collect();
+        save(&store, 1, &old);
+        let report = Report {
+            at_ms: 9_000,
+            ..counting(u64::MAX, None)
+        };
+        merge(&store, 1, 8_990, report);
+        let reports = load(&store, 1);
+        assert_eq!(reports.len(), MAX_KNOWN);
+        assert_eq!(reports.first(), old.get(1), "the oldest went");
+        assert_eq!(reports.last(), Some(&report));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tokens: what a request is expected to cost, and what a response says it did cost.
 
 mod answer;
+mod first_event;
 mod learned;
 mod recent;
 mod response;
@@ -8,6 +9,7 @@ mod response;
 mod tests;
 
 pub use answer::Usage;
+pub use first_event::{FirstEvent, MAX_FIRST_EVENT_BYTES};
 pub use learned::{Learned, Lesson};
 pub use response::ResponseReader;
 

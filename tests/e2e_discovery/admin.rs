@@ -34,6 +34,8 @@ struct State {
     members: Vec<SocketAddr>,
     /// What the next answer says in place of `members`.
     once: Option<Vec<SocketAddr>>,
+    /// Other clusters, each with a comma behind it.
+    others: String,
     behaviour: Option<Behaviour>,
 }
 
@@ -52,6 +54,7 @@ impl Admin {
         let state = Arc::new(Mutex::new(State {
             members: Vec::new(),
             once: None,
+            others: String::new(),
             behaviour: None,
         }));
         let admin = Self { address, state };
@@ -85,6 +88,25 @@ impl Admin {
         state.members = members.to_vec();
     }
 
+    /// From now on there are so many other clusters; says how many bytes that is.
+    pub fn has_others(&self, others: usize) -> usize {
+        // As large as Envoy writes them, with its counters.
+        let stats: Vec<Value> = (0..9)
+            .map(|_| json!({"value": "3", "name": "rq_total"}))
+            .collect();
+        let socket = json!({"socket_address": {"address": "10.0.0.1", "port_value": 80}});
+        let host = json!({ "address": socket, "stats": stats });
+        let other = |at: usize| {
+            let name = format!("outbound|{at}||service.default.svc.cluster.local");
+            let cluster = json!({"name": name, "host_statuses": [host, host]});
+            serde_json::to_string_pretty(&cluster).unwrap() + ","
+        };
+        let text: String = (0..others).map(other).collect();
+        let bytes = text.len();
+        self.state.lock().unwrap().others = text;
+        bytes
+    }
+
     /// Says once that these are the members, and returns when it has.
     pub async fn tells_once(&self, members: &[SocketAddr]) {
         self.state.lock().unwrap().once = Some(members.to_vec());
@@ -102,11 +124,9 @@ impl Admin {
             json!({"address": {"socket_address": socket}, "health_status": {"eds_health_status": "HEALTHY"}})
         };
         let hosts: Vec<Value> = members.iter().map(host).collect();
-        let clusters = json!([
-            {"name": "vllm"},
-            {"name": "vllm_endpoints", "host_statuses": hosts},
-        ]);
-        json!({ "cluster_statuses": clusters }).to_string()
+        let ours = json!({"name": "vllm_endpoints", "host_statuses": hosts});
+        let others = &state.others;
+        format!(r#"{{"cluster_statuses": [{others}{ours},{{"name": "vllm"}}]}}"#)
     }
 }
 

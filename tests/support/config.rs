@@ -207,14 +207,24 @@ pub fn set(config: &mut Value, pointer: &str, value: Value) -> Result<(), String
 
 /// The module under test: `$WARMROUTE_WASM`, else where `make build` puts it.
 pub fn module() -> Result<PathBuf, String> {
-    let built = Path::new("target/wasm32-unknown-unknown/release/warmroute.wasm");
-    let file = match std::env::var_os("WARMROUTE_WASM") {
+    let built = "target/wasm32-unknown-unknown/release/warmroute.wasm";
+    found("WARMROUTE_WASM", built, "make build")
+}
+
+/// The module that panics on demand: `$WARMROUTE_CHAOS_WASM`, else where `make build-chaos` puts it.
+pub fn chaos_module() -> Result<PathBuf, String> {
+    let built = "target/chaos/wasm32-unknown-unknown/tools/warmroute.wasm";
+    found("WARMROUTE_CHAOS_WASM", built, "make build-chaos")
+}
+
+fn found(variable: &str, built: &str, command: &str) -> Result<PathBuf, String> {
+    let file = match std::env::var_os(variable) {
         Some(file) => PathBuf::from(file),
         None => root().join(built),
     };
     if file.is_file() {
         Ok(file)
     } else {
-        Err(format!("{} is missing: run `make build`", file.display()))
+        Err(format!("{} is missing: run `{command}`", file.display()))
     }
 }

@@ -48,6 +48,18 @@ impl EnvoyProcess {
     /// # Errors
     /// One line that says what is missing, or why Envoy ended, with the end of its log.
     pub async fn start(config: &EnvoyConfig, workers: u32) -> Result<Self, String> {
+        Self::start_with(config, workers, &[]).await
+    }
+
+    /// As [`Self::start`], with further arguments.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_with(
+        config: &EnvoyConfig,
+        workers: u32,
+        arguments: &[&str],
+    ) -> Result<Self, String> {
         let files = Files::new()?;
         fs::write(&files.config, config.0.to_string()).map_err(|e| e.to_string())?;
         let script = GUARDED.replace("ENVOY", find_envoy()?);
@@ -64,6 +76,7 @@ impl EnvoyProcess {
             ])
             .args(["--component-log-level", "wasm:info,main:info"])
             .args(["--concurrency", &workers.to_string()])
+            .args(arguments)
             .arg("--admin-address-path")
             .arg(&files.admin)
             .arg("--config-path")

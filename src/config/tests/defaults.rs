@@ -10,6 +10,7 @@ fn every_default() {
     assert_eq!(config.other_paths, OtherPaths::Pick);
     assert_eq!(config.explain.response_header, Toggle::Off);
     assert_eq!(config.explain.log_field, Toggle::Off);
+    assert_eq!(config.responses.hold_headers, Toggle::Off);
     assert_eq!(config.scan.prefix_bytes, 1_024);
     assert_eq!(config.scan.key_fields, Vec::<String>::new());
     assert_eq!(config.tokens.bytes_per_token_milli, 4_000);

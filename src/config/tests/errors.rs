@@ -25,7 +25,7 @@ fn errors_of_notation() {
         ("nonsense", ".: expected ident at line 1 column 2"),
         (
             "[]",
-            ".: invalid length 1, expected struct Config with 16 elements at line 1 column 2",
+            ".: invalid length 1, expected struct Config with 17 elements at line 1 column 2",
         ),
         (
             r#"{"endpoints": [{"address": "10.0.0.1:1"}]} x"#,
@@ -55,7 +55,7 @@ fn errors_of_unknown_keys_name_the_known_ones() {
     golden(&[
         (
             r#""polices": {}"#,
-            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `clusters`, `pools`, `discovery`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `models`, `saturation`, `health`, `explain`, `other_paths` at line 1 column 55",
+            "polices: unknown field `polices`, expected one of `steering`, `policy`, `endpoints`, `clusters`, `pools`, `discovery`, `prefix`, `index`, `tokens`, `hold`, `scrape`, `models`, `saturation`, `health`, `explain`, `responses`, `other_paths` at line 1 column 55",
         ),
         (
             r#""hold": {"max_byte": 1}"#,
@@ -74,6 +74,10 @@ fn errors_of_types_and_names() {
         (
             r#""steering": "header""#,
             "steering: unknown variant `header`, expected one of `original_dst`, `filter_state`, `override_host`, `composite` at line 1 column 66",
+        ),
+        (
+            r#""responses": {"hold_headers": 1}"#,
+            "responses.hold_headers: invalid type: integer `1`, expected a boolean at line 1 column 77",
         ),
         (
             r#""other_paths": "drop""#,

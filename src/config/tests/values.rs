@@ -27,6 +27,7 @@ fn everything_that_can_be_said() {
           "hold": {"max_bytes": 65536, "watchdog_ms": 50},
           "scrape": {"cluster": "c", "path": "/m", "interval_ms": 500, "timeout_ms": 400, "stale_after_ms": 600},
           "explain": {"response_header": true, "log_field": true},
+          "responses": {"hold_headers": true},
           "other_paths": "pass"
         }"#,
     )
@@ -47,6 +48,7 @@ fn everything_that_can_be_said() {
     );
     assert_eq!(config.explain.response_header, Toggle::On);
     assert_eq!(config.explain.log_field, Toggle::On);
+    assert_eq!(config.responses.hold_headers, Toggle::On);
     assert_eq!(config.other_paths, OtherPaths::Pass);
 
     let [llama, rest, hash] = config.pools.as_slice() else {

@@ -154,12 +154,6 @@ impl Tokenizer {
         self.is_done() || self.is_malformed()
     }
 
-    /// As [`Self::push`], for documents that are read seldom: slower, and no larger a module for each sink.
-    #[inline(never)]
-    pub(crate) fn push_seldom(&mut self, input: &[u8], sink: &mut dyn Sink) {
-        self.push(input, sink);
-    }
-
     pub(crate) fn push<S: Sink + ?Sized>(&mut self, input: &[u8], sink: &mut S) {
         let mut rest = input;
         while !rest.is_empty() && !self.is_settled() {

@@ -5,6 +5,7 @@ mod failures;
 mod health;
 mod holding;
 mod learning;
+mod opening;
 mod picks;
 mod restarts;
 
