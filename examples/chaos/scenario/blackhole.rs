@@ -12,8 +12,9 @@ use crate::support::config::Mode;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const SPEED: f64 = 2.0;
-const RATE_PER_S: f64 = 12.0;
+/// Real time: the machine's own delays are small beside it.
+const SPEED: f64 = 1.0;
+const RATE_PER_S: f64 = 20.0;
 /// With the endpoint still whole, or unreachable already.
 const BEFORE: Duration = Duration::from_secs(3);
 const NOTICE: Duration = Duration::from_secs(2);
