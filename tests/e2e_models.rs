@@ -230,6 +230,36 @@ with_one_and_four_workers!(
     h2_an_unknown_model_is_refused_at_once: unknown, OriginalDst, OverrideHost
 );
 
+async fn retried(mode: Mode, workers: u32) {
+    let options = asking(mode, workers).plugin(json!({ "policy": {"name": "round_robin"} }));
+    let mut fleet = Fleet::start(options).await;
+    known(&fleet).await;
+    let all = fleet.endpoints();
+    // One of the two that serve it is gone, and Envoy learns that from the requests.
+    fleet.mocks.remove(0).stop().await;
+    let client = fleet.client(Protocol::Http2);
+    for number in 0..50 {
+        let call = Call::chat(&chat("sql", &format!("Prompt {number}")));
+        let answer = client.send(call).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.header("x-mock-endpoint"), all[1]);
+    }
+    // Of what nobody else serves no other is asked.
+    fleet.mocks.remove(1).stop().await;
+    for number in 0..50 {
+        let call = Call::chat(&chat("chat", &format!("Prompt {number}")));
+        let answer = client.send(call).await.unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text());
+    }
+    let wrong: u64 = fleet.mocks.iter().map(|mock| mock.unknown_models()).sum();
+    assert_eq!(wrong, 0);
+    fleet.inflight_is_zero_within(SETTLE).await.unwrap();
+}
+
+with_one_and_four_workers!(
+    f4_a_retry_stays_among_those_that_serve_the_model: retried, OverrideHost, Composite
+);
+
 /// Loads or unloads an adapter at one replica.
 async fn change(fleet: &Fleet, at: usize, what: &str, adapter: &str) {
     let engine = HttpClient::new(fleet.mocks[at].addr(), Protocol::Http1);

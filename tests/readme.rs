@@ -224,7 +224,7 @@ fn the_defaults_are_the_parsers() {
         );
         checked += 1;
     }
-    assert_eq!(checked, 47);
+    assert_eq!(checked, 49);
 }
 
 #[test]

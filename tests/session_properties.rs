@@ -450,8 +450,9 @@ impl Stream {
 
     /// Checks what came of the input.
     fn took(&mut self, config: &Config, effects: &Effects, was_open: bool) -> TestCaseResult {
-        let no_endpoint = |reply: &Reply| reply.kind == ReplyKind::NoEndpoint;
-        let refused = effects.reply.as_ref().is_some_and(no_endpoint);
+        let no_pick =
+            |reply: &Reply| matches!(reply.kind, ReplyKind::NoEndpoint | ReplyKind::UnknownModel);
+        let refused = effects.reply.as_ref().is_some_and(no_pick);
         match self.wanted {
             _ if refused => {
                 prop_assert!(effects.flow == Flow::Hold && effects.steer.is_none());

@@ -49,7 +49,6 @@ impl Discovery {
             wanted.members = members;
             news.confirmed.push(at);
         }
-        before.sort();
         self.who_moved(&before, &mut news);
         self.what_envoy_thinks(&mut news);
         news
@@ -81,22 +80,23 @@ impl Discovery {
             .flat_map(|source| source.fixed.iter().copied())
     }
 
-    /// Who is a member that was none before, or the other way round. `before` is sorted.
+    /// Who is a member that was none before, or the other way round.
+    ///
+    /// There are at most [`MAX_MEMBERS`], and this happens once an interval: looking through all of them each
+    /// time is quick enough, and small.
     fn who_moved(&self, before: &[EndpointId], news: &mut News) {
-        let mut after = self.members();
-        after.sort();
-        after.dedup();
-        let is_fixed = |id: EndpointId| self.fixed().any(|fixed| fixed == id);
-        for id in &after {
-            if before.binary_search(id).is_err() && !is_fixed(*id) {
-                news.signals.push((*id, Signal::Came));
-            }
-        }
-        let mut last = None;
-        for id in before {
-            let is_again = last.replace(*id) == Some(*id);
-            if !is_again && after.binary_search(id).is_err() && !is_fixed(*id) {
-                news.signals.push((*id, Signal::Left));
+        let after = self.members();
+        let moves = [
+            (&*after, before, Signal::Came),
+            (before, &after, Signal::Left),
+        ];
+        for (these, others, signal) in moves {
+            for id in these {
+                let is_fixed = self.fixed().any(|fixed| fixed == *id);
+                let told = news.signals.iter().any(|(told, _)| told == id);
+                if !others.contains(id) && !is_fixed && !told {
+                    news.signals.push((*id, signal));
+                }
             }
         }
     }
@@ -104,26 +104,23 @@ impl Discovery {
     /// The worst that any of the clusters says of each endpoint of the pools. Clusters of which the answer says
     /// nothing say nothing, so that what they said before runs out in time.
     fn what_envoy_thinks(&self, news: &mut News) {
-        let mut ours: Vec<EndpointId> = self.members();
-        ours.extend(self.fixed());
-        ours.sort();
-        let mut verdicts: Vec<(EndpointId, Verdict)> = Vec::new();
-        if news.confirmed.len() == self.wanted.len() {
-            // Of whom Envoy does not speak, it thinks nothing bad.
-            verdicts.extend(ours.iter().map(|id| (*id, Verdict::Healthy)));
+        // Of whom Envoy does not speak, it thinks nothing bad, if it has spoken of all clusters.
+        let is_whole = news.confirmed.len() == self.wanted.len();
+        let mut verdicts: Vec<(EndpointId, Option<Verdict>)> = Vec::new();
+        for id in self.members().into_iter().chain(self.fixed()) {
+            if verdicts.iter().all(|(known, _)| *known != id) {
+                verdicts.push((id, is_whole.then_some(Verdict::Healthy)));
+            }
         }
         let confirmed = news.confirmed.iter().filter_map(|at| self.wanted.get(*at));
         for member in confirmed.flat_map(|wanted| &wanted.members) {
             let id = id_of(member);
-            if ours.binary_search(&id).is_ok() {
-                verdicts.push((id, member.verdict));
+            if let Some((_, worst)) = verdicts.iter_mut().find(|(known, _)| *known == id) {
+                *worst = (*worst).max(Some(member.verdict));
             }
         }
-        verdicts.sort();
-        let mut verdicts = verdicts.into_iter().peekable();
-        while let Some((id, verdict)) = verdicts.next() {
-            // The worst of each comes last.
-            if verdicts.peek().is_none_or(|(next, _)| *next != id) {
+        for (id, verdict) in verdicts {
+            if let Some(verdict) = verdict {
                 news.signals.push((id, Signal::Envoy(verdict)));
             }
         }
