@@ -7,7 +7,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build check test demo demo-vllm vllm compare figures portfolio tools clean \
+.PHONY: help build check test demo demo-vllm vllm compare figures portfolio chaos soak tools clean \
         build-chaos rust envoy node wasm-bindgen python browser peers test-native test-wasm test-e2e test-readme
 # cargo uses all cores by itself, and the tests would disturb each other.
 .NOTPARALLEL:
@@ -109,6 +109,16 @@ figures: build envoy ## measures and prints `FIGURE name value` lines, those of 
 # Further: make portfolio PORTFOLIO=--bounds (what is in reach), PORTFOLIO=--unseen
 portfolio: rust ## every policy and other routers' algorithms over many workloads, in virtual time
 	@$(CARGO) run --profile tools --example portfolio -- $(PORTFOLIO)
+
+# One of them, say: make chaos CHAOS='--only kill9'
+chaos: build envoy ## kills, drains, flaps, black holes and floods on a real Envoy, with a bar for each
+	@$(CARGO) build --profile tools --example mock_vllm
+	@$(CARGO) run --profile tools --example chaos -- $(CHAOS)
+
+# Shorter: make soak SOAK='--minutes 2'
+soak: build envoy ## half an hour of load with mishaps: nothing may grow, leak or fail
+	@$(CARGO) build --profile tools --example mock_vllm
+	@$(CARGO) run --profile tools --example chaos -- soak $(SOAK)
 
 vllm: ## fetches vLLM for the CPU (3.7 GB)
 	@examples/vllm/install.sh --install >/dev/null

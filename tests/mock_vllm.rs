@@ -1387,6 +1387,25 @@ async fn fault_chunk() {
 }
 
 #[tokio::test]
+async fn drain_finishes_what_is_under_way_and_takes_nothing_new() {
+    let mock = start_slow().await;
+    let at = mock.addr();
+    let body = short(30, r#","stream":true"#);
+    let headers = [("content-type", "application/json")];
+    let stream = tokio::spawn(send(at, request(Method::POST, CHAT, &headers, &body)));
+    eventually(|| mock.totals().in_flight == 1).await;
+    mock.drain().await;
+    assert!(TcpStream::connect(at).await.is_err());
+    let reply = stream.await.unwrap().unwrap();
+    assert!(!reply.broken);
+    assert!(
+        reply.text().ends_with("data: [DONE]\n\n"),
+        "{}",
+        reply.text()
+    );
+}
+
+#[tokio::test]
 async fn wrong_metrics_on_demand() {
     let mock = start().await;
     mock.set_metrics(Some("vllm:num_requests_running NaN\n".to_owned()));

@@ -1,5 +1,8 @@
 //! Other processes, and this one's threads, as Linux shows them under `/proc`.
 
+// Each user takes a part of it.
+#![allow(dead_code)]
+
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -37,6 +40,16 @@ impl Process {
     /// CPU time that all its threads have used, in the kernel too.
     pub fn cpu_us(self) -> Result<u64, String> {
         Ok(Status::of(self.0)?.cpu_ticks * 1_000_000 / ticks_per_second()?)
+    }
+
+    /// Memory that it has in RAM.
+    pub fn rss_bytes(self) -> Result<u64, String> {
+        let file = format!("/proc/{}/status", self.0);
+        let text = fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        let kilobytes = kilobytes.ok_or_else(|| format!("{file} has no VmRSS"))?;
+        Ok(kilobytes * 1_024)
     }
 
     /// Lets all its threads, and those it will start, run on one core only.

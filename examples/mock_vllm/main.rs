@@ -9,6 +9,7 @@
 //!
 //! Faults come by that header for one request, or by `POST /mock/faults` with the same text as
 //! the body for all; `faults.rs` lists them. `POST /mock/metrics` replaces `/metrics`.
+//! Ctrl-C ends it at once; SIGTERM when what is under way is finished, as Kubernetes expects.
 
 #[path = "server.rs"]
 mod server;
@@ -17,6 +18,7 @@ use clap::Parser;
 use server::{Mock, MockOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
 use warmroute::sim::profiles;
 
 /// Answers as vLLM 0.32 does, in the time that a model of the engine says.
@@ -58,12 +60,18 @@ struct Arguments {
     /// Name this replica in the header x-mock-endpoint of every answer.
     #[arg(long)]
     tells_endpoint: bool,
+    /// End when standard input does, so that no replica outlives who started it.
+    #[arg(long)]
+    ends_with_stdin: bool,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let listen = SocketAddr::new(arguments.host, arguments.port);
+    if arguments.ends_with_stdin {
+        end_with_stdin();
+    }
     match serve(arguments, listen).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -91,7 +99,22 @@ async fn serve(arguments: Arguments, listen: SocketAddr) -> std::io::Result<()> 
     })
     .await?;
     println!("mock replica ready on {}", mock.addr());
-    tokio::signal::ctrl_c().await?;
-    mock.stop().await;
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminated.recv() => mock.drain().await,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            mock.stop().await;
+        }
+    }
     Ok(())
+}
+
+fn end_with_stdin() {
+    // The runtime would wait for a blocking read of its own; this thread ends with the process.
+    std::thread::spawn(|| {
+        // An error is an end too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        std::process::exit(0);
+    });
 }

@@ -34,10 +34,12 @@ use hyper_util::server::conn::auto;
 use metrics::Metrics;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use warmroute::sim::replica::Profile;
 
@@ -131,6 +133,7 @@ struct Shared {
     /// By path.
     other_calls: Mutex<BTreeMap<String, u64>>,
     next_id: AtomicU64,
+    draining: watch::Sender<bool>,
 }
 
 /// A running mock replica. Dropping it stops it without waiting.
@@ -172,6 +175,7 @@ impl Mock {
             tells_endpoint: options.tells_endpoint,
             other_calls: Mutex::default(),
             next_id: AtomicU64::new(0),
+            draining: watch::Sender::new(false),
         });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
         let engine = tokio::spawn(engine.run());
@@ -229,6 +233,13 @@ impl Mock {
         *lock(&self.shared.metrics_override) = text;
     }
 
+    /// Closes the listener, and all connections when their requests are finished.
+    pub async fn drain(mut self) {
+        self.shared.draining.send_replace(true);
+        // That it has ended is all we want to know.
+        let _ = (&mut self.accept).await;
+    }
+
     /// Closes the listener and all connections.
     pub async fn stop(mut self) {
         self.accept.abort();
@@ -247,6 +258,7 @@ impl Drop for Mock {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut draining = shared.draining.subscribe();
     // Dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     loop {
@@ -262,13 +274,22 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 connections.spawn(serve(stream, Arc::clone(&shared)));
             }
             Some(_) = connections.join_next() => {}
+            () = begins(&mut draining) => break,
         }
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn begins(draining: &mut watch::Receiver<bool>) {
+    // The sender lives as long as what is shared.
+    let _ = draining.wait_for(|draining| *draining).await;
 }
 
 async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
     let resetter = Resetter::default();
     let keep_alive = shared.keep_alive;
+    let mut draining = shared.draining.subscribe();
     let service = {
         let resetter = resetter.clone();
         service_fn(move |request: hyper::Request<Incoming>| {
@@ -283,9 +304,15 @@ async fn serve(stream: tokio::net::TcpStream, shared: Arc<Shared>) {
         .header_read_timeout(keep_alive);
     builder.http2().timer(TokioTimer::new());
     let io = TokioIo::new(Connection::new(stream, resetter.clone()));
-    let connection = builder.serve_connection(io, service);
+    let mut connection = pin!(builder.serve_connection(io, service));
+    // A connection that ends badly has ended all the same.
     tokio::select! {
-        // A connection that ends badly has ended all the same.
+        _ = connection.as_mut() => return,
+        () = resetter.wanted() => return,
+        () = begins(&mut draining) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
         _ = connection => {}
         () = resetter.wanted() => {}
     }

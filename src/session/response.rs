@@ -94,11 +94,11 @@ fn retried<S: Store + ?Sized>(
     let retries = moment.view.attempts().unwrap_or(1).saturating_sub(1);
     if retries > 0 {
         let endpoint = reservation.endpoint();
-        // Whom Envoy tried before it came to who served has failed, nobody knows how.
+        let signal = passed_over(moment.view);
         let tried = usize::try_from(retries).unwrap_or(usize::MAX);
         let tried = flight.ranked.iter().take(tried);
         for failed in tried.filter(|failed| **failed != endpoint) {
-            balancer.heard(moment.store, moment.now_ms(), *failed, Signal::Blamed);
+            balancer.heard(moment.store, moment.now_ms(), *failed, signal);
             flight.probe &= *failed != flight.picked;
             effects.events.push(Event::Failed {
                 endpoint: *failed,
@@ -108,6 +108,24 @@ fn retried<S: Store + ?Sized>(
         effects.events.push(Event::Retried { endpoint, retries });
     }
     flight.reservation = Some(reservation);
+}
+
+/// What to think of those whom Envoy tried before the last one: they have failed, nobody knows how. Where
+/// the last one says that it is too busy, so were they, most likely: a fleet that is full must not
+/// be taken to be dead.
+fn passed_over(view: &dyn StreamView) -> Signal {
+    let is_full = match view.response_status() {
+        Some(429 | 503) => view
+            .response_details()
+            .is_some_and(|words| words == b"via_upstream"),
+        _ => false,
+    };
+    match is_full {
+        true => Signal::Overloaded {
+            retry_after_ms: None,
+        },
+        false => Signal::Blamed,
+    }
 }
 
 /// Whether Envoy's words say that the endpoint broke off, or let a timeout of the route pass. A

@@ -277,6 +277,24 @@ fn a_list_with_a_probe_has_no_second_one_and_who_is_passed_over_is_blamed() {
 }
 
 #[test]
+fn f5_a_fleet_that_is_full_to_the_last_endpoint_is_not_taken_to_be_dead() {
+    let mut bench = Bench::two(OVERRIDE);
+    for status in [429, 503] {
+        for _ in 0..20 {
+            let (mut session, view, ranked, _) = bench.sent();
+            assert_ne!(ranked, [""; 0], "somebody is the last resort");
+            *view.upstream.borrow_mut() = ranked.last().map(|last| last.clone().into());
+            *view.attempts.borrow_mut() = u64::try_from(ranked.len()).ok();
+            bench.answer(&mut session, &view, &error(status));
+            for endpoint in &ranked {
+                assert_eq!(bench.state(endpoint), (State::Resting, Why::Overloaded));
+            }
+            bench.now_us += 10_000;
+        }
+    }
+}
+
+#[test]
 fn an_answer_under_way_outweighs_silence_and_envoys_own_words_do_not() {
     let mut bench = Bench::two(TURNS);
     let (mut session, view, ranked, _) = bench.sent();

@@ -1,0 +1,69 @@
+//! One endpoint of four leaves and returns a hundred times under load. Whatever it had under way is
+//! finished and accounted for: no gauge is ever below 0, and at the end all of them are 0.
+
+use super::{Context, Result, tell};
+use crate::bars::{Bar, Measured};
+use crate::eds::{Eds, Health};
+use crate::front::{Front, Setup};
+use crate::load::Order;
+use crate::outcome::count;
+use crate::replica::{Kind, Replica, addresses};
+use crate::support::config::Mode;
+use std::time::Duration;
+
+const SPEED: f64 = 4.0;
+const RATE_PER_S: f64 = 8.0;
+const FLAPS: usize = 100;
+const INTERVAL_MS: u32 = 100;
+/// Longer than it takes the filter to hear of it.
+const AWAY: Duration = Duration::from_millis(160);
+const HERE: Duration = Duration::from_millis(160);
+const LIMIT: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Behind a cluster whose members Envoy itself uses.
+pub async fn run(context: &Context) -> Result {
+    let replicas = Replica::start_all(4, &Kind::new("l4", SPEED)).await?;
+    let mut eds = Eds::new(&addresses(&replicas));
+    let setup = Setup::new(Mode::OverrideHost, context.workers);
+    let front = Front::discovered(&setup, &eds, INTERVAL_MS).await?;
+    let load = front.load(&Order::chats(context.seed, RATE_PER_S, SPEED, LIMIT));
+    let gauges = front.gauges();
+    let restless = replicas.first().ok_or("no replica")?.address;
+    let mut flaps = Vec::new();
+    for _ in 0..FLAPS {
+        eds.remove(restless);
+        tokio::time::sleep(AWAY).await;
+        eds.set(restless, Health::Healthy);
+        flaps.push(load.elapsed());
+        tokio::time::sleep(HERE).await;
+    }
+    let all = load.finish(PATIENCE).await?;
+    let inflight = front.inflight_at_end().await?;
+    let seen = gauges.seen().await?;
+    tell("flap", &all);
+    let restless = restless.to_string();
+    let returns = flaps
+        .iter()
+        .filter(|back| {
+            let here = **back..**back + HERE;
+            all.iter()
+                .any(|one| one.picked == restless && here.contains(&one.due))
+        })
+        .count();
+    Ok(vec![
+        Measured::new("flap_100_times_inflight_end", inflight, Bar::Is(0.0)),
+        Measured::none("flap_100_times_negative_gauges", seen.negative),
+        Measured::none(
+            "flap_100_times_failed_requests",
+            count(&all, |one| !one.is_as_meant()),
+        ),
+        // Not each return is long enough to be picked.
+        Measured::new(
+            "flap_100_times_seen_back",
+            returns as f64,
+            Bar::AtLeast(10.0),
+        ),
+        Measured::told("flap_100_times_gauge_looks", seen.looks as f64),
+    ])
+}
