@@ -226,6 +226,8 @@ async fn large_pool(adjust: fn(&mut EnvoyConfig), count: usize) -> (Config, Vec<
     for number in 0..5 {
         let call = Call::chat(&chat(&format!("{number} says ").repeat(2_000)));
         client.send(call).await.unwrap();
+        // Who refused it is tried again by then.
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut options = FleetOptions::new(given.0, 1, 0).plugin(given.1);
     options.adjust = adjust;
