@@ -121,6 +121,8 @@ impl Blamed {
             Mode::Composite => 2,
             _ => 1,
         };
+        // Those that were given up before are spared for a while.
+        let attempts = ranked.len().min(attempts);
         for given_up in &ranked[..attempts - 1] {
             let replaced = (given_up.to_string(), "replaced".into());
             *self.0.entry(replaced).or_default() += 1.0;

@@ -9,8 +9,8 @@ use crate::state::Store;
 /// Most turns that wait to be told; of more, the last are not.
 const MAX_TURNS: usize = 256;
 
-/// Leaves those that are ready; else those that are warming; else, as the last resort, those that are to be
-/// spared; and in any case those that may be probed.
+/// Leaves those that are ready; else those that are warming; else, as a last resort, those that are to be
+/// spared, or even those that have failed; and in any case those that may be probed.
 ///
 /// # Errors
 /// Nobody may be used, and when the first one may be again.
@@ -76,13 +76,14 @@ impl Balancer {
             }
             decision.probe = true;
         }
+        let is_last_resort = matches!(standing, Standing::Resting | Standing::Failing);
         let ids = self.pools.get(decision.pool).map(|pool| &pool.ids);
         let spared = |index: &u32| {
             let id = ids.and_then(|ids| ids.get(*index as usize));
             let other = id.map(|id| self.board.state(*id, now_ms));
             // Who was only passed over may be tried before a request fails.
             let is_ejected = matches!(other, Some((State::Probing, why)) if why != Why::Blamed);
-            standing == Standing::Resting || is_ejected
+            is_last_resort || is_ejected
         };
         let ranked = decision.endpoints.iter().chain(&decision.behind);
         let others = ranked.skip(1).copied();

@@ -84,11 +84,16 @@ impl Row {
 
     /// What the state means for a pick.
     pub fn standing(&self, now_ms: u64, settings: &Settings) -> Standing {
-        let (state, _) = self.state(now_ms, settings);
+        let (state, why) = self.state(now_ms, settings);
         let is_claimed = is_fresh(self.probe_ms, now_ms, PROBE_MS);
+        let ejected = match why {
+            Why::Failures => Standing::Failing,
+            _ => Standing::Out,
+        };
         match state.standing() {
-            Standing::Probing if is_claimed && self.ejected.is_set() => Standing::Out,
+            Standing::Probing if is_claimed && self.ejected.is_set() => ejected,
             Standing::Probing if is_claimed => Standing::Resting,
+            Standing::Out if state == State::Ejected => ejected,
             standing => standing,
         }
     }

@@ -11,6 +11,9 @@ pub enum Standing {
     Warming,
     /// Only if nobody is ready or warming.
     Resting,
+    /// Its breaker is open for failures: only if there is nobody else. A client whose requests make every
+    /// engine fail must not take them all from the others.
+    Failing,
     /// Nothing new, whoever else there is.
     Out,
 }

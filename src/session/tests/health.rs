@@ -84,6 +84,21 @@ impl Bench {
 const ONE: &str = "10.0.0.1:80";
 const TWO: &str = "10.0.0.2:80";
 
+const ASK: crate::balancer::Ask<'static> = crate::balancer::Ask {
+    pool: 0,
+    model: None,
+    key: None,
+    blocks: &[],
+    cost: Load {
+        requests: 1,
+        waiting: 1,
+        prefill_tokens: 1,
+        decode_tokens: 1,
+        context_tokens: 2,
+    },
+    share_permille: 1_000,
+};
+
 #[test]
 fn f1_client_errors_say_nothing_of_an_endpoint() {
     let mut bench = Bench::two(TURNS);
@@ -354,6 +369,38 @@ fn a_client_that_leaves_before_there_is_output_says_nothing() {
     assert_eq!(bench.state(&ranked[0]), (State::Ejected, Why::Failures));
 }
 
+/// Requests that make every engine fail take no engine from those that come after.
+#[test]
+fn where_all_have_failed_one_of_them_is_tried_alone() {
+    let mut bench = Bench::two(TURNS);
+    let now_ms = bench.now_ms();
+    let id = |address: &str| Endpoint::new(address.parse().unwrap()).id();
+    for endpoint in [ONE, TWO].map(id) {
+        for _ in 0..3 {
+            bench
+                .balancer
+                .heard(&bench.store, now_ms, endpoint, Signal::Failed);
+        }
+    }
+    assert_eq!(bench.state(ONE), (State::Ejected, Why::Failures));
+    let mut tried = BTreeMap::new();
+    for turn in 0..4 {
+        let picked = bench.balancer.pick(&bench.store, now_ms, turn, ASK);
+        let (decision, reservation) = picked.unwrap();
+        assert_eq!(decision.tried().count(), 1);
+        *tried.entry(reservation.endpoint()).or_insert(0) += 1;
+        bench.balancer.complete(&bench.store, now_ms, reservation);
+    }
+    assert_eq!(tried.len(), 2, "{tried:?}");
+    // Who refused a connection is out all the same.
+    bench
+        .balancer
+        .heard(&bench.store, now_ms, id(TWO), Signal::Refused);
+    let (_, reservation) = bench.balancer.pick(&bench.store, now_ms, 5, ASK).unwrap();
+    assert_eq!(reservation.endpoint(), id(ONE));
+    bench.balancer.complete(&bench.store, now_ms, reservation);
+}
+
 #[test]
 fn nobody_to_pick_says_when_the_first_one_is_back() {
     let mut bench = Bench::two(TURNS);
@@ -368,15 +415,7 @@ fn nobody_to_pick_says_when_the_first_one_is_back() {
             .balancer
             .heard(&bench.store, now_ms, id, Signal::Refused);
     }
-    let ask = crate::balancer::Ask {
-        pool: 0,
-        model: None,
-        key: None,
-        blocks: &[],
-        cost: Load::default(),
-        share_permille: 1_000,
-    };
-    let refused = bench.balancer.pick(&bench.store, now_ms + 500, 1, ask);
+    let refused = bench.balancer.pick(&bench.store, now_ms + 500, 1, ASK);
     let retry_after_ms = 4_500;
     assert_eq!(refused.unwrap_err(), Refusal::NoEndpoint { retry_after_ms });
 }
