@@ -48,7 +48,10 @@ async fn follow_the_file(workers: u32) {
     let mut one = fleet(3).start(workers).await;
     let [a, b, c] = one.names();
     let took = one.picks_are(&[&a, &b, &c], FOLLOWED).await;
-    println!("known {} ms after the start with {workers} workers", took.as_millis());
+    println!(
+        "known {} ms after the start with {workers} workers",
+        took.as_millis()
+    );
     one.eds.set(&one.addresses([0, 1]));
     one.picks_are(&[&a, &b], FOLLOWED).await;
     one.eds.set(&one.addresses([1, 2]));
