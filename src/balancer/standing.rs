@@ -9,8 +9,8 @@ use crate::state::Store;
 /// Most turns that wait to be told; of more, the last are not.
 const MAX_TURNS: usize = 256;
 
-/// Leaves those that are ready, or may be probed; else those that are warming; else, as the last resort,
-/// those that are to be spared.
+/// Leaves those that are ready; else those that are warming; else, as the last resort, those that are to be
+/// spared; and in any case those that may be probed.
 ///
 /// # Errors
 /// Nobody may be used, and when the first one may be again.
@@ -24,19 +24,20 @@ pub(super) fn keep(
         return Ok(());
     }
     let id_of = |candidate: &Candidate| ids.get(candidate.endpoint as usize).copied();
-    let group_of = |candidate: &Candidate| {
-        id_of(candidate).map_or(Standing::Out, |id| match board.standing(id, now_ms) {
-            Standing::Probing => Standing::Ready,
-            standing => standing,
-        })
+    let standing_of = |candidate: &Candidate| {
+        id_of(candidate).map_or(Standing::Out, |id| board.standing(id, now_ms))
     };
-    match candidates.iter().map(group_of).min() {
-        Some(Standing::Out) => {}
-        Some(best) => {
-            candidates.retain(|candidate| group_of(candidate) == best);
-            return Ok(());
-        }
-        None => {}
+    let standings = candidates.iter().map(standing_of);
+    // Who is probed may fail: where it can, Envoy then goes on to one of the others.
+    let proven = standings.filter(|standing| *standing != Standing::Probing);
+    let best = proven.min().unwrap_or(Standing::Out);
+    let may_be = |candidate: &Candidate| match standing_of(candidate) {
+        Standing::Out => false,
+        standing => standing == best || standing == Standing::Probing,
+    };
+    if candidates.iter().any(may_be) {
+        candidates.retain(may_be);
+        return Ok(());
     }
     let back_in_ms = candidates
         .iter()
@@ -57,7 +58,7 @@ pub(super) enum Gate {
 
 impl Balancer {
     /// Claims the probe that the pick would be, and leaves out of its ranking where it must not be tried next:
-    /// a single request probes, and an overload is not answered by more of it.
+    /// a single request probes who was ejected, and an overload is not answered by more of it.
     pub(super) fn pass<S: Store + ?Sized>(
         &mut self,
         store: &S,
@@ -78,8 +79,10 @@ impl Balancer {
         let ids = self.pools.get(decision.pool).map(|pool| &pool.ids);
         let spared = |index: &u32| {
             let id = ids.and_then(|ids| ids.get(*index as usize));
-            let other = id.map_or(Standing::Out, |id| self.board.standing(*id, now_ms));
-            standing == Standing::Resting || other == Standing::Probing
+            let other = id.map(|id| self.board.state(*id, now_ms));
+            // Who was only passed over may be tried before a request fails.
+            let is_ejected = matches!(other, Some((State::Probing, why)) if why != Why::Blamed);
+            standing == Standing::Resting || is_ejected
         };
         let ranked = decision.endpoints.iter().chain(&decision.behind);
         let others = ranked.skip(1).copied();

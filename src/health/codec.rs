@@ -14,6 +14,7 @@ const SHORT: usize = 6;
 const WHY_BITS: u32 = 8;
 const ALIVE_BIT: u32 = 1 << 24;
 const WARMING_BIT: u32 = 1 << 25;
+const BLAMED_BIT: u32 = 1 << 26;
 
 const WHY: [Why; 10] = [
     Why::Nothing,
@@ -59,6 +60,7 @@ pub(super) fn encode(endpoint: EndpointId, row: &Row, bytes: &mut [u8]) {
     marks |= verdict << (2 * WHY_BITS);
     marks |= if row.alive_since { ALIVE_BIT } else { 0 };
     marks |= if row.warming { WARMING_BIT } else { 0 };
+    marks |= if row.blamed { BLAMED_BIT } else { 0 };
     let short: [u32; SHORT] = [
         row.failures,
         row.ejected.length_ms,
@@ -104,6 +106,7 @@ pub(super) fn decode(bytes: &[u8]) -> Row {
         rest: rest(3, 3),
         rests: short(4),
         rest_why: why(1),
+        blamed: marks & BLAMED_BIT != 0,
         silent_ms: long(4),
         life_ms: long(5),
         refused_ms: long(6),

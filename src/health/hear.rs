@@ -44,15 +44,13 @@ impl Row {
             Signal::Refused => self.refused(now_ms, settings),
             Signal::Overloaded { retry_after_ms } => {
                 self.alive(now_ms, settings);
+                // It works, and has too much to do.
+                self.failures = 0;
+                self.blamed = false;
                 self.rest_softly(Why::Overloaded, retry_after_ms, now_ms, settings);
                 self.probe_ms = 0;
             }
-            Signal::Blamed => {
-                self.failed(now_ms, settings);
-                if !self.ejected.is_set() {
-                    self.rest_softly(Why::Blamed, None, now_ms, settings);
-                }
-            }
+            Signal::Blamed => self.blamed(now_ms, settings),
             Signal::Unproved => self.probe_ms = 0,
             Signal::Scraped { kv_permille, awake } => {
                 self.scraped(settings);
@@ -87,11 +85,17 @@ impl Row {
         if !self.ejected.covers(now_ms, settings.max_rest_ms) {
             self.close();
         }
-        // It asked to be spared, and is spared until then.
-        if !self.rest.covers(now_ms, settings.max_asked_ms()) {
-            self.rest = Rest::default();
-            self.rests = 0;
-            self.rest_why = Why::Nothing;
+        // It asked to be spared, and is spared until then; but it does not refuse everything.
+        if self.rest.covers(now_ms, settings.max_asked_ms()) {
+            self.rests = self.rests.min(1);
+            return;
+        }
+        self.rest = Rest::default();
+        self.rests = 0;
+        self.rest_why = Why::Nothing;
+        if self.blamed {
+            self.blamed = false;
+            self.probe_ms = 0;
         }
     }
 
@@ -133,7 +137,21 @@ impl Row {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= settings.failures {
             self.eject(Why::Failures, now_ms, settings);
+        } else if self.blamed {
+            self.blamed(now_ms, settings);
         }
+    }
+
+    /// Most endpoints that Envoy passes over are overloaded: they rest, but are not ejected, since where all are,
+    /// their own answers are the best there are. Those that are dead or unreachable must not keep requests waiting:
+    /// they are tried one at a time.
+    fn blamed(&mut self, now_ms: u64, settings: &Settings) {
+        if self.ejected.is_set() {
+            return self.failed(now_ms, settings);
+        }
+        self.rest_softly(Why::Blamed, None, now_ms, settings);
+        self.blamed = true;
+        self.probe_ms = 0;
     }
 
     fn refused(&mut self, now_ms: u64, settings: &Settings) {
@@ -158,6 +176,7 @@ impl Row {
         self.alive_since = false;
         self.probe_ms = 0;
         self.failures = 0;
+        self.blamed = false;
     }
 
     /// Sends it to rest: as long as it asked for, or longer with each time in a row. What comes while it

@@ -28,6 +28,8 @@ pub struct Row {
     pub(super) rests: u32,
     /// What sent it to rest.
     pub(super) rest_why: Why,
+    /// Envoy passed it over, and nothing else has been heard since: after its rest a single request tries it.
+    pub(super) blamed: bool,
     /// When a scrape last got no answer.
     pub(super) silent_ms: u64,
     /// When it last showed life while it was silent to scrapes; never if that is too long before the last
@@ -71,6 +73,8 @@ impl Row {
             }
         } else if let Some(why) = soft {
             (State::Resting, why)
+        } else if self.blamed {
+            (State::Probing, Why::Blamed)
         } else if self.warming && settings.scraped_ms.is_some() {
             (State::Warming, Why::Nothing)
         } else {
@@ -81,8 +85,10 @@ impl Row {
     /// What the state means for a pick.
     pub fn standing(&self, now_ms: u64, settings: &Settings) -> Standing {
         let (state, _) = self.state(now_ms, settings);
+        let is_claimed = is_fresh(self.probe_ms, now_ms, PROBE_MS);
         match state.standing() {
-            Standing::Probing if is_fresh(self.probe_ms, now_ms, PROBE_MS) => Standing::Out,
+            Standing::Probing if is_claimed && self.ejected.is_set() => Standing::Out,
+            Standing::Probing if is_claimed => Standing::Resting,
             standing => standing,
         }
     }

@@ -30,7 +30,7 @@ pub enum Signal {
         /// `None` if it did not say.
         retry_after_ms: Option<u64>,
     },
-    /// Envoy tried it first and went elsewhere: it failed somehow.
+    /// Envoy tried it first and went elsewhere: it was overloaded, or failed somehow.
     Blamed,
     /// A request that probed is over, and says nothing of the endpoint: the client left or erred.
     Unproved,

@@ -269,9 +269,6 @@ impl Policy for ExpectedLatency {
             .collect();
         let mut roomy = tied.clone();
         roomy.retain(|one| fleet.has_room(one));
-        if view.blocks.is_empty() {
-            keep_fewest_waiting(&mut roomy);
-        }
         let first = self
             .among(&fleet, &roomy)
             .or_else(|| self.among(&fleet, &tied));
@@ -286,13 +283,6 @@ impl Policy for ExpectedLatency {
             bound: 0,
             costs_us: costs.iter().map(|cost| cost.total_us).collect(),
         })
-    }
-}
-
-/// Where no cache decides: a prompt shorter than a block costs so little that a whole burst is a tie.
-fn keep_fewest_waiting(candidates: &mut Vec<&Candidate>) {
-    if let Some(fewest) = candidates.iter().map(|one| one.load.waiting).min() {
-        candidates.retain(|one| one.load.waiting == fewest);
     }
 }
 

@@ -305,36 +305,65 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What each key is, and where it stands. A table: comparisons one by one would be larger.
+const KEYS: [(Place, &str, Slot); 22] = [
+    (Place::Top, "cluster_statuses", Slot::Inner(Place::Clusters)),
+    (Place::Cluster, "name", Slot::ClusterName),
+    (Place::Cluster, "host_statuses", Slot::Inner(Place::Hosts)),
+    (Place::Host, "address", Slot::Inner(Place::Address)),
+    (Place::Host, "health_status", Slot::Inner(Place::Health)),
+    (Place::Host, "locality", Slot::Inner(Place::Locality)),
+    (Place::Host, "weight", Slot::Weight),
+    (Place::Host, "priority", Slot::Priority),
+    (Place::Address, "socket_address", Slot::Inner(Place::Socket)),
+    (Place::Socket, "address", Slot::Ip),
+    (Place::Socket, "port_value", Slot::Port),
+    (Place::Health, "eds_health_status", Slot::EdsHealth),
+    // It left, but still passes its active check: Envoy keeps it until it fails.
+    (
+        Place::Health,
+        "pending_dynamic_removal",
+        Slot::Flag(Verdict::Draining),
+    ),
+    (
+        Place::Health,
+        "failed_active_degraded_check",
+        Slot::Flag(Verdict::Degraded),
+    ),
+    (
+        Place::Health,
+        "failed_active_health_check",
+        Slot::Flag(Verdict::Unhealthy),
+    ),
+    (
+        Place::Health,
+        "failed_outlier_check",
+        Slot::Flag(Verdict::Unhealthy),
+    ),
+    (
+        Place::Health,
+        "pending_active_hc",
+        Slot::Flag(Verdict::Unhealthy),
+    ),
+    (
+        Place::Health,
+        "excluded_via_immediate_hc_fail",
+        Slot::Flag(Verdict::Unhealthy),
+    ),
+    (
+        Place::Health,
+        "active_hc_timeout",
+        Slot::Flag(Verdict::Unhealthy),
+    ),
+    (Place::Locality, "region", Slot::Part(0)),
+    (Place::Locality, "zone", Slot::Part(1)),
+    (Place::Locality, "sub_zone", Slot::Part(2)),
+];
+
 fn slot_of(place: Place, key: &[u8]) -> Slot {
-    match (place, key) {
-        (Place::Top, b"cluster_statuses") => Slot::Inner(Place::Clusters),
-        (Place::Cluster, b"name") => Slot::ClusterName,
-        (Place::Cluster, b"host_statuses") => Slot::Inner(Place::Hosts),
-        (Place::Host, b"address") => Slot::Inner(Place::Address),
-        (Place::Host, b"health_status") => Slot::Inner(Place::Health),
-        (Place::Host, b"locality") => Slot::Inner(Place::Locality),
-        (Place::Host, b"weight") => Slot::Weight,
-        (Place::Host, b"priority") => Slot::Priority,
-        (Place::Address, b"socket_address") => Slot::Inner(Place::Socket),
-        (Place::Socket, b"address") => Slot::Ip,
-        (Place::Socket, b"port_value") => Slot::Port,
-        (Place::Health, b"eds_health_status") => Slot::EdsHealth,
-        // It left, but still passes its active check: Envoy keeps it until it fails.
-        (Place::Health, b"pending_dynamic_removal") => Slot::Flag(Verdict::Draining),
-        (Place::Health, b"failed_active_degraded_check") => Slot::Flag(Verdict::Degraded),
-        (
-            Place::Health,
-            b"failed_active_health_check"
-            | b"failed_outlier_check"
-            | b"pending_active_hc"
-            | b"excluded_via_immediate_hc_fail"
-            | b"active_hc_timeout",
-        ) => Slot::Flag(Verdict::Unhealthy),
-        (Place::Locality, b"region") => Slot::Part(0),
-        (Place::Locality, b"zone") => Slot::Part(1),
-        (Place::Locality, b"sub_zone") => Slot::Part(2),
-        _ => Slot::Nothing,
-    }
+    let mut keys = KEYS.iter();
+    let found = keys.find(|(at, name, _)| *at == place && name.as_bytes() == key);
+    found.map_or(Slot::Nothing, |(_, _, slot)| *slot)
 }
 
 fn locality(parts: &[String; 3]) -> String {

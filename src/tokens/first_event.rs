@@ -49,6 +49,11 @@ impl FirstEvent {
 
     /// The stream has ended: an event that lacks its blank line counts all the same.
     pub fn finish(&mut self) {
+        if self.is_settled() {
+            // What was left unread may have been the rest of the line.
+            self.line = Vec::new();
+            return;
+        }
         if !self.line.is_empty() {
             self.end_line();
         }
@@ -178,6 +183,11 @@ mod tests {
         assert!(first.is_settled() && first.data().is_none());
         first.finish();
         assert!(first.is_settled() && first.line.len() < MAX_FIRST_EVENT_BYTES);
+        // Nor is one of which only the beginning was read.
+        let filler = [b'x'; MAX_FIRST_EVENT_BYTES - 12];
+        let mut first = read(&[&filler, b"\ndata: {\"error\":{\"code\":503}}\n\n"]);
+        first.finish();
+        assert_eq!(first.error_code(), None);
     }
 
     proptest! {

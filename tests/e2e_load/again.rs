@@ -3,7 +3,7 @@
 use crate::decision::{ask, change, chat, clients, explained, held, open, plugin, pools, with};
 use crate::support::client::{Call, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
-use crate::support::fleet::{Fleet, FleetOptions};
+use crate::support::fleet::{Fleet, FleetOptions, patient};
 use crate::support::mock::Mock;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,8 +217,8 @@ fn in_json(config: &mut EnvoyConfig) {
 }
 
 async fn large_pool(adjust: fn(&mut EnvoyConfig), count: usize) -> (Config, Vec<String>) {
-    let mut options =
-        FleetOptions::new(Mode::OriginalDst, 1, 1).plugin(json!({"explain": {"log_field": true}}));
+    let mut options = FleetOptions::new(Mode::OriginalDst, 1, 1)
+        .plugin(json!({"explain": {"log_field": true}, "health": patient()}));
     options.adjust = adjust;
     let given = (options.mode, options.plugin.clone());
     let fleet = Fleet::start(options).await;
@@ -226,6 +226,8 @@ async fn large_pool(adjust: fn(&mut EnvoyConfig), count: usize) -> (Config, Vec<
     for number in 0..5 {
         let call = Call::chat(&chat(&format!("{number} says ").repeat(2_000)));
         client.send(call).await.unwrap();
+        // Who refused it is tried again by then.
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut options = FleetOptions::new(given.0, 1, 0).plugin(given.1);
     options.adjust = adjust;

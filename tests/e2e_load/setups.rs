@@ -200,10 +200,11 @@ async fn metrics(mode: Mode, workers: u32) {
     let mut fleet = Fleet::start(options).await;
     let endpoints = fleet.endpoints();
     let clients = clients(&fleet, 8);
-    // The third refuses connections from here on: retries, and scrapes that fail.
+    // The third refuses connections from here on: scrapes that fail.
     fleet.mocks.pop().unwrap().stop().await;
-    // Hot enough to overflow, with several prompts so that the third is somebody's home.
-    let calls = (0..60).map(|number| held(chat(&format!("Prompt {}", number % 12))));
+    // Hot enough to overflow, wherever the home of the one that half of them share is.
+    let prompt = |number: usize| number % 2 * (number % 12);
+    let calls = (0..60).map(|number| held(chat(&format!("Prompt {}", prompt(number)))));
     let opened = open_all(&clients, calls.collect()).await.unwrap();
     drop(opened);
     let body = with(
@@ -220,6 +221,10 @@ async fn metrics(mode: Mode, workers: u32) {
     let failing = Call::chat(&body).header("x-mock-fault", "status=500");
     let (_, stream) = open(&clients[1], failing).await.unwrap();
     assert_eq!(stream.finish().await.unwrap().status, 500);
+    // Refused by whoever is asked, so that Envoy tries the next one.
+    let refused = Call::chat(&body).header("x-mock-fault", "status=503");
+    let (_, stream) = open(&clients[1], refused).await.unwrap();
+    assert_eq!(stream.finish().await.unwrap().status, 503);
     let begun = Instant::now();
     let missing = loop {
         let stats = fleet.stats_now().await;
@@ -249,7 +254,7 @@ async fn metrics(mode: Mode, workers: u32) {
     let home = [("policy", "prefix_hash"), ("reason", "home")];
     assert!(stats.metric("warmroute_picks_total", &home) > 0.0);
     let complete = [("outcome", "complete")];
-    becomes(&fleet, "warmroute_parse_total", &complete, 67.0).await;
+    becomes(&fleet, "warmroute_parse_total", &complete, 68.0).await;
     let server_error = [("kind", "server_error")];
     becomes(&fleet, "warmroute_failures_total", &server_error, 1.0).await;
     becomes(&fleet, "warmroute_output_tokens_total", &[], 54.0).await;

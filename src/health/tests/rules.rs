@@ -166,20 +166,36 @@ fn overloads_that_follow_each_other_rest_longer_and_a_burst_counts_once() {
         heard.wait(1).is_ready();
     }
     heard.hear(Signal::Good).hear(overload).wait(1_000);
+    heard.is_ready().hear(overload).wait(1_999);
+    // Not everything is refused: the next rest is short again.
+    heard.hear(Signal::Good).wait(1).hear(overload).wait(2_000);
     heard.is_ready();
     assert_eq!(heard.row.failures, 0, "an overload is no failure");
 }
 
 #[test]
-fn who_was_passed_over_rests_and_three_times_in_a_row_is_out() {
+fn who_was_passed_over_rests_and_is_tried_by_one_request_but_is_never_out() {
     let mut heard = Heard::new(UNSCRAPED);
-    heard.hear(Signal::Blamed).is(State::Resting, Why::Blamed);
-    heard.wait(1_000).is_ready().hear(Signal::Blamed);
-    heard.wait(1_999).is(State::Resting, Why::Blamed).wait(1);
-    heard
-        .is_ready()
-        .hear(Signal::Blamed)
-        .is(State::Ejected, Why::Failures);
+    for rest_ms in [1_000, 2_000, 4_000, 8_000] {
+        // However many are passed on at once.
+        for _ in 0..20 {
+            heard.hear(Signal::Blamed).is(State::Resting, Why::Blamed);
+        }
+        heard.wait(rest_ms - 1).is(State::Resting, Why::Blamed);
+        heard.wait(1).is(State::Probing, Why::Blamed);
+        heard.row.claim(heard.now_ms);
+        let standing = heard.row.standing(heard.now_ms, &heard.settings);
+        assert_eq!(standing, Standing::Resting, "still the last resort");
+    }
+    heard.hear(Signal::Good).is_ready();
+    assert_eq!(heard.row, Row::default());
+    // It says that it is overloaded: then that is what it rests for.
+    heard.hear(Signal::Blamed).wait(1_000);
+    heard.hear(overloaded(500)).wait(500).is_ready();
+    // It fails in another way.
+    heard.hear(Signal::Blamed).wait(2_000).hear(Signal::Failed);
+    heard.is(State::Resting, Why::Blamed).hear(Signal::Failed);
+    heard.hear(Signal::Failed).is(State::Ejected, Why::Failures);
 }
 
 #[test]

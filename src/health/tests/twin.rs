@@ -23,6 +23,8 @@ pub(super) struct Twin {
     rest_until_ms: u64,
     rests: u32,
     rest_why: Why,
+    /// Since it was passed over: until when somebody tries it.
+    passed_over: Option<u64>,
     /// When, and whether it shows life all the same.
     silent: Option<(u64, Option<u64>)>,
     refused_ms: Option<u64>,
@@ -41,6 +43,7 @@ impl Default for Twin {
             rest_until_ms: 0,
             rests: 0,
             rest_why: Why::Nothing,
+            passed_over: None,
             silent: None,
             refused_ms: None,
             unhealthy_ms: None,
@@ -73,6 +76,9 @@ impl Twin {
                 }
                 if now_ms >= self.rest_until_ms {
                     self.rests = 0;
+                    self.passed_over = None;
+                } else {
+                    self.rests = self.rests.min(1);
                 }
             }
             Signal::Alive => self.lives(now_ms, window_ms),
@@ -86,15 +92,20 @@ impl Twin {
             }
             Signal::Overloaded { retry_after_ms } => {
                 self.lives(now_ms, window_ms);
+                if let Breaker::Closed { failures } = &mut self.breaker {
+                    *failures = 0;
+                }
+                self.passed_over = None;
                 self.rests(Why::Overloaded, retry_after_ms, now_ms, settings);
                 self.probed(None);
             }
-            Signal::Blamed => {
-                self.fails(now_ms, settings);
-                if matches!(self.breaker, Breaker::Closed { .. }) {
+            Signal::Blamed => match self.breaker {
+                Breaker::Closed { .. } => {
+                    self.passed_over = Some(0);
                     self.rests(Why::Blamed, None, now_ms, settings);
                 }
-            }
+                Breaker::Open { .. } => self.fails(now_ms, settings),
+            },
             Signal::Unproved => self.probed(None),
             Signal::Scraped { kv_permille, awake } => {
                 self.silent = None;
@@ -178,6 +189,9 @@ impl Twin {
                 *failures += 1;
                 if *failures >= settings.failures {
                     self.opens(Why::Failures, now_ms, settings);
+                } else if self.passed_over.is_some() {
+                    self.passed_over = Some(0);
+                    self.rests(Why::Blamed, None, now_ms, settings);
                 }
             }
             Breaker::Open { until_ms, .. } if now_ms < *until_ms => {}
@@ -192,6 +206,7 @@ impl Twin {
                 number, probed_ms, ..
             } => number + u32::from(probed_ms.is_some_and(|at_ms| now_ms < at_ms + 10_000)),
         };
+        self.passed_over = None;
         self.breaker = Breaker::Open {
             until_ms: now_ms + doubled(number, settings),
             number,
@@ -218,6 +233,8 @@ impl Twin {
     fn probed(&mut self, at_ms: Option<u64>) {
         if let Breaker::Open { probed_ms, .. } = &mut self.breaker {
             *probed_ms = at_ms;
+        } else if self.passed_over.is_some() {
+            self.passed_over = Some(at_ms.map_or(0, |at_ms| at_ms + 10_000));
         }
     }
 
@@ -225,7 +242,7 @@ impl Twin {
     pub(super) fn claim(&mut self, now_ms: u64, settings: &Settings) -> bool {
         let free = match self.breaker {
             Breaker::Open { probed_ms, .. } => probed_ms.is_none_or(|at| now_ms >= at + 10_000),
-            Breaker::Closed { .. } => false,
+            Breaker::Closed { .. } => self.passed_over.is_some_and(|until_ms| now_ms >= until_ms),
         };
         let claimed = free && self.state(now_ms, settings).0 == State::Probing;
         if claimed {
@@ -281,6 +298,7 @@ impl Twin {
         }
         match soft {
             Some(why) => (State::Resting, why),
+            None if self.passed_over.is_some() => (State::Probing, Why::Blamed),
             None if self.warming && settings.scraped_ms.is_some() => (State::Warming, Why::Nothing),
             None => (State::Ready, Why::Nothing),
         }

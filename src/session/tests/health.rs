@@ -252,8 +252,16 @@ fn a_list_with_a_probe_has_no_second_one_and_who_is_passed_over_is_blamed() {
     bench.answer(&mut session, &view, &GOOD);
     assert_eq!(bench.state(&ranked[0]), (State::Resting, Why::Blamed));
     assert_eq!(bench.state(&ranked[1]), (State::Ready, Why::Nothing));
-    // Both were tried in vain: the last one is the one that Envoy's answer is about.
+    // A single request tries it first.
     bench.now_us += 1_000_000;
+    let (mut other, other_view, ranked, _) = bench.sent();
+    let (mut probe, probe_view, probed, _) = bench.sent();
+    assert_eq!((ranked.len(), probed.len()), (2, 2));
+    assert_ne!(ranked[0], probed[0]);
+    bench.answer(&mut other, &other_view, &GOOD);
+    bench.answer(&mut probe, &probe_view, &GOOD);
+    assert_eq!(bench.state(&probed[0]), (State::Ready, Why::Nothing));
+    // Both were tried in vain: the last one is the one that Envoy's answer is about.
     let (mut session, view, ranked, _) = bench.sent();
     *view.upstream.borrow_mut() = Some(ranked[1].clone().into());
     *view.attempts.borrow_mut() = Some(2);
@@ -371,4 +379,25 @@ fn nobody_to_pick_says_when_the_first_one_is_back() {
     let refused = bench.balancer.pick(&bench.store, now_ms + 500, 1, ask);
     let retry_after_ms = 4_500;
     assert_eq!(refused.unwrap_err(), Refusal::NoEndpoint { retry_after_ms });
+}
+
+#[test]
+fn who_is_probed_while_all_others_are_spared_has_them_behind() {
+    let mut bench = Bench::two(OVERRIDE);
+    let now_ms = bench.now_ms();
+    let ids = [ONE, TWO].map(|name| Endpoint::new(name.parse().unwrap()).id());
+    bench
+        .balancer
+        .heard(&bench.store, now_ms, ids[0], Signal::Refused);
+    let overloaded = Signal::Overloaded {
+        retry_after_ms: Some(9_000),
+    };
+    bench
+        .balancer
+        .heard(&bench.store, now_ms, ids[1], overloaded);
+    bench.now_us += 1_000_000;
+    let mut lists = [bench.sent().2, bench.sent().2];
+    lists.sort();
+    let probe = [ONE, TWO].map(str::to_owned).to_vec();
+    assert_eq!(lists, [probe, vec![TWO.to_owned()]]);
 }
