@@ -6,6 +6,7 @@ use crate::load::{Load, Order};
 use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::envoy::EnvoyProcess;
+use crate::support::stats::Stats;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -98,6 +99,14 @@ impl Front {
     /// Begins to look at the gauges.
     pub fn gauges(&self) -> Gauges {
         Gauges::watch(self.envoy.admin)
+    }
+
+    /// Envoy's figures whose names match `filter`.
+    pub async fn stats(&self, filter: &str) -> Result<Stats, String> {
+        let admin = HttpClient::new(self.envoy.admin, Protocol::Http1);
+        let path = format!("/stats/prometheus?filter={filter}");
+        let answer = admin.send(Call::get(&path)).await?;
+        Ok(Stats::parse(&answer.text()))
     }
 
     /// What is in flight when all is over, summed over endpoints and figures: 0 as soon as it is, else

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub picked: String,
     /// The header of that name.
     pub retry_after: String,
+    /// From the due time to the end, whatever it was; 0 if it hung.
+    pub took: Duration,
     /// From the due time to the first output; of good ones that were streamed.
     pub ttft: Option<Duration>,
     /// What the engine counted.
@@ -54,9 +56,15 @@ impl Outcome {
             endpoint: String::new(),
             picked: String::new(),
             retry_after: String::new(),
+            took: Duration::ZERO,
             ttft: None,
             usage: None,
         }
+    }
+
+    /// Whether it was under way at this time after the beginning of the load.
+    pub fn spans(&self, at: Duration) -> bool {
+        self.due < at && at <= self.due + self.took
     }
 
     /// Whether it ended as it was meant to.
@@ -81,6 +89,7 @@ impl Outcome {
             Ok(answer) => self.read(answer, due).await,
             Err(why) => self.end = End::Unanswered(why),
         }
+        self.took = due.elapsed();
     }
 
     async fn read(&mut self, answer: Streaming, due: Instant) {
@@ -196,6 +205,15 @@ mod tests {
             let outcome = outcome(0, meant, end);
             assert_eq!(outcome.is_as_meant(), as_meant, "{outcome:?}");
             assert_eq!(outcome.is_failed_unstarted(), unstarted, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_spans_what_lies_between_its_due_time_and_its_end() {
+        let mut one = outcome(10, 200, End::Good);
+        one.took = Duration::from_secs(20);
+        for (at_s, spans) in [(9, false), (10, false), (11, true), (30, true), (31, false)] {
+            assert_eq!(one.spans(Duration::from_secs(at_s)), spans, "{at_s}");
         }
     }
 

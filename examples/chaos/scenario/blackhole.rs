@@ -1,12 +1,13 @@
-//! One endpoint of four is a black hole: it drops SYNs, or it takes requests and says nothing. Who
-//! comes two seconds later must fare as with the three others alone.
+//! One endpoint of four becomes a black hole under load: it drops SYNs, or it takes requests and says
+//! nothing. Who comes two seconds later must fare as with the three others alone. With `override_host`,
+//! where Envoy can go on to another endpoint.
 
 use super::{Context, Result, tell};
 use crate::bars::{Bar, Measured};
 use crate::front::{Front, Setup};
 use crate::load::{Load, Order};
 use crate::outcome::{Outcome, count, ttft_quantile_ms};
-use crate::proxy::{Silent, Unreachable};
+use crate::proxy::Hole;
 use crate::replica::{Kind, Replica, addresses};
 use crate::support::config::Mode;
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// Real time: the machine's own delays are small beside it.
 const SPEED: f64 = 1.0;
 const RATE_PER_S: f64 = 20.0;
-/// With the endpoint still whole, or unreachable already.
+/// With the endpoint still whole.
 const BEFORE: Duration = Duration::from_secs(3);
 const NOTICE: Duration = Duration::from_secs(2);
 const MEASURED: Duration = Duration::from_secs(12);
@@ -25,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Three runs of the same load: three endpoints alone, and each kind of black hole beside them.
 pub async fn run(context: &Context) -> Result {
     let alone = three_alone(context).await?;
-    let unreachable = unreachable(context).await?;
-    let silent = silent(context).await?;
+    let unreachable = with_hole(context, Fault::DropsSyns).await?;
+    let silent = with_hole(context, Fault::Silent).await?;
     let base = ttft_quantile_ms(&alone, 0.99);
     let [by_syn, by_silence] = [&unreachable, &silent].map(|all| ttft_quantile_ms(all, 0.99));
     let failed = |all: &[Outcome]| count(all, |one| !one.is_as_meant());
@@ -50,28 +51,36 @@ async fn three_alone(context: &Context) -> Measuring {
     let replicas = three().await?;
     let (_front, load) = start(context, &addresses(&replicas)).await?;
     tokio::time::sleep(BEFORE + NOTICE).await;
-    measured(load, "blackhole, three alone").await
+    let (_, after) = measured(load, "blackhole, three alone").await?;
+    Ok(after)
 }
 
-async fn unreachable(context: &Context) -> Measuring {
-    let replicas = three().await?;
-    let hole = Unreachable::new().await?;
-    let endpoints = [addresses(&replicas), vec![hole.address]].concat();
-    let (_front, load) = start(context, &endpoints).await?;
-    tokio::time::sleep(BEFORE + NOTICE).await;
-    measured(load, "blackhole, SYNs dropped").await
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    DropsSyns,
+    Silent,
 }
 
-async fn silent(context: &Context) -> Measuring {
+async fn with_hole(context: &Context, fault: Fault) -> Measuring {
     let replicas = three().await?;
     let swallowed = Replica::start(&kind()).await?;
-    let hole = Silent::before(swallowed.address).await?;
+    let mut hole = Hole::before(swallowed.address)?;
     let endpoints = [addresses(&replicas), vec![hole.address]].concat();
     let (_front, load) = start(context, &endpoints).await?;
     tokio::time::sleep(BEFORE).await;
-    hole.fall_silent();
-    tokio::time::sleep(NOTICE).await;
-    measured(load, "blackhole, silent").await
+    let opened = load.elapsed();
+    match fault {
+        Fault::DropsSyns => hole.drop_syns().await?,
+        Fault::Silent => hole.fall_silent(),
+    }
+    tokio::time::sleep((opened + NOTICE).saturating_sub(load.elapsed())).await;
+    let (before, after) = measured(load, &format!("blackhole, {fault:?}")).await?;
+    let hole = hole.address.to_string();
+    let is_through = |one: &Outcome| one.picked == hole && one.is_as_meant();
+    if !before.iter().any(|one| is_through(one) && one.due < opened) {
+        return Err("the endpoint served nothing before it became a black hole".to_owned());
+    }
+    Ok(after)
 }
 
 fn kind() -> Kind {
@@ -93,12 +102,14 @@ async fn start(
     Ok((front, load))
 }
 
-/// What is sent from now on.
-async fn measured(load: Load, name: &str) -> Measuring {
+/// What was sent until now, and what is sent from now on.
+async fn measured(
+    load: Load,
+    name: &str,
+) -> std::result::Result<(Vec<Outcome>, Vec<Outcome>), String> {
     let from = load.elapsed();
     tokio::time::sleep(MEASURED).await;
-    let mut all = load.finish(PATIENCE).await?;
+    let all = load.finish(PATIENCE).await?;
     tell(name, &all);
-    all.retain(|one| one.due >= from);
-    Ok(all)
+    Ok(all.into_iter().partition(|one| one.due < from))
 }

@@ -1,5 +1,6 @@
-//! One endpoint of four leaves and returns a hundred times under load. Whatever it had under way is
-//! finished and accounted for: no gauge is ever below 0, and at the end all of them are 0.
+//! One endpoint of four leaves and returns a hundred times under load. It gets nothing once the filter
+//! has heard that it left. Whatever it had under way is finished and accounted for: no gauge is ever
+//! below 0, and at the end all of them are 0.
 
 use super::{Context, Result, tell};
 use crate::bars::{Bar, Measured};
@@ -16,8 +17,9 @@ const SPEED: f64 = 4.0;
 const RATE_PER_S: f64 = 8.0;
 const FLAPS: usize = 100;
 const INTERVAL_MS: u32 = 100;
-/// Longer than it takes the filter to hear of it.
-const AWAY: Duration = Duration::from_millis(160);
+/// For all workers to hear of it: two intervals, and a little for Envoy to read the file.
+const NOTICE: Duration = Duration::from_millis(250);
+const AWAY: Duration = Duration::from_millis(350);
 const HERE: Duration = Duration::from_millis(160);
 const LIMIT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,9 +37,12 @@ pub async fn run(context: &Context) -> Result {
     let gauges = front.gauges();
     let restless = replicas.first().ok_or("no replica")?.address;
     let begun = load.elapsed();
+    let mut away = Vec::new();
     for _ in 0..FLAPS {
         eds.remove(restless);
+        let left = load.elapsed();
         tokio::time::sleep(AWAY).await;
+        away.push(left + NOTICE..load.elapsed());
         eds.set(restless, Health::Healthy);
         tokio::time::sleep(HERE).await;
     }
@@ -47,6 +52,7 @@ pub async fn run(context: &Context) -> Result {
     tell("flap", &all);
     let restless = restless.to_string();
     let is_by_it = |one: &Outcome| one.endpoint == restless && one.due > begun + HERE;
+    let is_away = |one: &Outcome| away.iter().any(|span| span.contains(&one.due));
     Ok(vec![
         Measured::new("flap_100_times_inflight_end", inflight, Bar::Is(0.0)),
         Measured::none("flap_100_times_negative_gauges", seen.negative),
@@ -59,6 +65,16 @@ pub async fn run(context: &Context) -> Result {
             "flap_100_times_served_by_it",
             count(&all, is_by_it) as f64,
             Bar::AtLeast(10.0),
+        ),
+        Measured::none(
+            "flap_100_times_picks_while_away",
+            count(&all, |one| is_away(one) && one.picked == restless),
+        ),
+        // Else nobody could have picked it.
+        Measured::new(
+            "flap_100_times_requests_while_away",
+            count(&all, is_away) as f64,
+            Bar::AtLeast(100.0),
         ),
         Measured::told("flap_100_times_gauge_looks", seen.looks as f64),
     ])

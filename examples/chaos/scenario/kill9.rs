@@ -67,7 +67,18 @@ async fn killed(context: &Context, mode: Mode, name: &str) -> Result {
         ),
         Measured::none(name("picks_after_1s"), still_picked),
         Measured::none(name("truncated_streams"), count(&all, is_truncated)),
-        Measured::told(name("broken_streams"), count(&all, is_broken) as f64),
+        // Else nothing was under way at the replica when it was killed.
+        Measured::new(
+            name("broken_streams"),
+            count(&all, is_broken) as f64,
+            Bar::AtLeast(1.0),
+        ),
+        Measured::none(
+            name("broken_elsewhere"),
+            count(&all, |one| {
+                is_broken(one) && !(of_victim(one) && one.spans(killed))
+            }),
+        ),
         Measured::new(
             name("back_in_service_s"),
             back.unwrap_or(f64::NAN),

@@ -1,5 +1,6 @@
 //! Twice the load that the engines take, each of which refuses what is beyond its limit: as many
-//! requests get through as with plain round robin, and the others get a refusal, not a dead end.
+//! requests get through as with plain round robin, and the others get a refusal, not a dead end, and
+//! refusals are not tried again into more overload.
 
 use super::{Context, Result, tell};
 use crate::bars::{Bar, Measured};
@@ -15,12 +16,14 @@ const SPEED: f64 = 4.0;
 const MOST_REQUESTS: u32 = 8;
 const RATE_PER_S: f64 = 30.0;
 const SPAN: Duration = Duration::from_secs(10);
+/// Requests that Envoy sent to the endpoints of a cluster, each try of its own.
+const TRIES: &str = "envoy_cluster_upstream_rq_total";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// With failover, where every refusal is tried elsewhere, and without any filter.
 pub async fn run(context: &Context) -> Result {
-    let ours = served(context, Mode::OverrideHost).await?;
-    let plain = served(context, Mode::Plain).await?;
+    let (ours, tries) = served(context, Mode::OverrideHost).await?;
+    let (plain, _) = served(context, Mode::Plain).await?;
     let good = |all: &[Outcome]| count(all, |one| one.end == End::Good) as f64;
     let is_refused = |one: &Outcome| matches!(one.end, End::Status(429 | 503));
     let is_odd = |one: &Outcome| one.end != End::Good && !is_refused(one);
@@ -36,11 +39,17 @@ pub async fn run(context: &Context) -> Result {
             count(&ours, is_refused) as f64 / ours.len() as f64,
             Bar::AtLeast(0.1),
         ),
+        Measured::new(
+            "overload_tries_per_request",
+            tries / ours.len() as f64,
+            Bar::AtMost(1.5),
+        ),
         Measured::none("overload_other_ends", count(&ours, is_odd)),
     ])
 }
 
-async fn served(context: &Context, mode: Mode) -> std::result::Result<Vec<Outcome>, String> {
+/// What all requests came to, and how many Envoy sent to engines for them.
+async fn served(context: &Context, mode: Mode) -> std::result::Result<(Vec<Outcome>, f64), String> {
     let mut kind = Kind::new("l4", SPEED);
     kind.most_requests = Some(MOST_REQUESTS);
     let replicas = Replica::start_all(4, &kind).await?;
@@ -51,5 +60,10 @@ async fn served(context: &Context, mode: Mode) -> std::result::Result<Vec<Outcom
     tokio::time::sleep(SPAN).await;
     let all = load.finish(PATIENCE).await?;
     tell(&format!("overload, {}", mode.name()), &all);
-    Ok(all)
+    let stats = front.stats(TRIES).await?;
+    let tries = stats.metric(TRIES, &[("envoy_cluster_name", "vllm")]);
+    if tries < count(&all, |one| one.end == End::Good) as f64 {
+        return Err(format!("Envoy counted only {tries} requests to engines"));
+    }
+    Ok((all, tries))
 }

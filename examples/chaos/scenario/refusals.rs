@@ -9,10 +9,14 @@ use crate::outcome::{Outcome, count};
 use crate::replica::{Kind, Replica, addresses};
 use crate::support::config::Mode;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-const RATE_PER_S: f64 = 60.0;
+const ENDPOINTS: usize = 4;
+const RATE_PER_S: f64 = 260.0;
 const SPAN: Duration = Duration::from_secs(3);
+/// Of the requests of `client_400s`, the first ones.
+const WRONG: u32 = 480;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Each client gets the engine's own 429, and its Retry-After.
@@ -40,46 +44,75 @@ pub async fn all_429(context: &Context) -> Result {
     ])
 }
 
-/// Two of three requests are wrong; all the others are served, by all endpoints.
+/// Far more wrong requests in a row than any breaker would bear, at every endpoint; then good ones,
+/// each of which its endpoint must serve.
 pub async fn client_400s(context: &Context) -> Result {
-    let twist = |number| match number % 3 {
-        0 => Twist::NONE,
-        _ => Twist::status(400, "status=400"),
+    let twist = |number| match number < WRONG {
+        true => Twist::status(400, "status=400"),
+        false => Twist::NONE,
     };
-    let (all, endpoints) = refused(context, Mode::OriginalDst, twist).await?;
+    let (all, front) = refused(context, Mode::OriginalDst, twist).await?;
     tell("client400s", &all);
-    let is_idle = |name: &&String| {
-        let of_it = |one: &Outcome| one.meant == 200 && one.endpoint == **name;
-        // Any breaker would be open by now.
-        !all.iter().any(|one| of_it(one) && one.due > SPAN / 2)
+    let mut by_endpoint = BTreeMap::<&str, [usize; 2]>::new();
+    for one in &all {
+        let [wrong, good] = by_endpoint.entry(&one.picked).or_default();
+        match one.meant {
+            400 => *wrong += 1,
+            _ => *good += 1,
+        }
+    }
+    let fewest = |at: fn(&[usize; 2]) -> usize| by_endpoint.values().map(at).min();
+    let [wrong, good] = [fewest(|[wrong, _]| *wrong), fewest(|[_, good]| *good)];
+    let is_as_it_should = |one: &Outcome| one.is_as_meant() && one.endpoint == one.picked;
+    let failed = count(&all, |one| !is_as_it_should(one));
+    let ejections = front.stats("warmroute_ejections_total").await?;
+    let ejections = ejections.metric("warmroute_ejections_total", &[]);
+    let bar = |name: &str, value: usize, least: f64| {
+        Measured::new(name, value as f64, Bar::AtLeast(least))
     };
-    let failed = count(&all, |one| !one.is_as_meant());
-    let avoided = endpoints.iter().filter(is_idle).count();
     Ok(vec![
-        Measured::none("client_400s_open_breaker", failed + avoided),
-        Measured::told(
-            "client_400s_sent",
-            count(&all, |one| one.meant == 400) as f64,
+        Measured::new(
+            "client_400s_open_breaker",
+            failed as f64 + ejections,
+            Bar::Is(0.0),
+        ),
+        Measured::new(
+            "client_400s_endpoints",
+            by_endpoint.len() as f64,
+            Bar::Is(ENDPOINTS as f64),
+        ),
+        bar(
+            "client_400s_fewest_an_endpoint",
+            wrong.unwrap_or_default(),
+            100.0,
+        ),
+        bar(
+            "client_400s_good_after_fewest_an_endpoint",
+            good.unwrap_or_default(),
+            20.0,
+        ),
+        bar(
+            "client_400s_good_after",
+            count(&all, |one| one.meant == 200),
+            200.0,
         ),
     ])
 }
 
-/// What all requests came to, and the endpoints' names.
+/// What all requests came to, and the Envoy that served them.
 async fn refused(
     context: &Context,
     mode: Mode,
     twist: fn(u32) -> Twist,
-) -> std::result::Result<(Vec<Outcome>, Vec<String>), String> {
-    let replicas = Replica::start_all(4, &Kind::fast()).await?;
-    let addresses = addresses(&replicas);
+) -> std::result::Result<(Vec<Outcome>, Front), String> {
+    let replicas = Replica::start_all(ENDPOINTS, &Kind::fast()).await?;
     // Each in turn, so that nobody is left out but for a reason.
     let setup = Setup::new(mode, context.workers);
     let setup = setup.plugin(json!({ "policy": {"name": "round_robin"} }));
-    let front = Front::listed(&setup, &addresses).await?;
+    let front = Front::listed(&setup, &addresses(&replicas)).await?;
     let order = Order::chats(context.seed, RATE_PER_S, 1.0, SPAN + PATIENCE);
     let load = front.load(&order.twisted(twist));
     tokio::time::sleep(SPAN).await;
     let all = load.finish(PATIENCE).await?;
-    let names = addresses.iter().map(ToString::to_string).collect();
-    Ok((all, names))
+    Ok((all, front))
 }
