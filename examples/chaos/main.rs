@@ -2,7 +2,8 @@
 //! for what each may cost the clients.
 //!
 //! Every value comes from this very run. A scenario that cannot be measured counts as a bar that
-//! fails, whatever the reason. `chaos soak` is one long run with all mishaps in turn.
+//! fails, whatever the reason. `chaos soak` is one long run with bursts, and with replicas that fall
+//! silent, are killed, drain and leave, in turn.
 #![allow(missing_docs)] // A program: its interface is `--help`.
 
 mod bars;
@@ -46,7 +47,7 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Long {
-    /// Steady load with a mishap now and then: nothing may grow, leak or fail.
+    /// Steady load with bursts, silences, kills, drains and departures: nothing may grow, leak or fail.
     Soak {
         /// How long the load lasts.
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_440))]

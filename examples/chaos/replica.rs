@@ -123,12 +123,9 @@ impl Replica {
     /// Ends it as Kubernetes does: by SIGTERM, upon which it finishes what it has.
     pub async fn terminate(&mut self, limit: Duration) -> Result<(), String> {
         let mut child = self.process.take().ok_or("the replica does not run")?;
-        let sent = Command::new("sh")
-            .args(["-c", "kill -TERM \"$1\"", "sh", &child.id().to_string()])
-            .status()
-            .map_err(|e| format!("sh: {e}"))?;
+        let is_sent = signal(&child, "TERM")?;
         let begun = Instant::now();
-        while sent.success() && begun.elapsed() < limit {
+        while is_sent && begun.elapsed() < limit {
             if child.try_wait().map_err(|e| e.to_string())?.is_some() {
                 return Ok(());
             }
@@ -139,6 +136,24 @@ impl Replica {
             "{} does not end {limit:?} after SIGTERM",
             self.address
         ))
+    }
+
+    /// Stops it where it stands: it takes whatever comes, and says nothing.
+    pub fn fall_silent(&self) -> Result<(), String> {
+        self.signal("STOP")
+    }
+
+    /// Lets it go on with all that came meanwhile.
+    pub fn go_on(&self) -> Result<(), String> {
+        self.signal("CONT")
+    }
+
+    fn signal(&self, name: &str) -> Result<(), String> {
+        let child = self.process.as_ref().ok_or("the replica does not run")?;
+        match signal(child, name)? {
+            true => Ok(()),
+            false => Err(format!("{} takes no SIG{name}", self.address)),
+        }
     }
 
     /// How many requests it has.
@@ -160,6 +175,16 @@ impl Drop for Replica {
             program::end(&mut child, STOP_LIMIT);
         }
     }
+}
+
+/// Whether it could be sent.
+fn signal(child: &Child, name: &str) -> Result<bool, String> {
+    let sent = Command::new("sh")
+        .args(["-c", "kill -\"$1\" \"$2\"", "sh", name])
+        .arg(child.id().to_string())
+        .status()
+        .map_err(|e| format!("sh: {e}"))?;
+    Ok(sent.success())
 }
 
 /// Addresses in the order of the replicas.
