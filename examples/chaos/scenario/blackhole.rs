@@ -75,9 +75,10 @@ async fn with_hole(context: &Context, fault: Fault) -> Measuring {
     }
     tokio::time::sleep((opened + NOTICE).saturating_sub(load.elapsed())).await;
     let (before, after) = measured(load, &format!("blackhole, {fault:?}")).await?;
-    let hole = hole.address.to_string();
-    let is_through = |one: &Outcome| one.picked == hole && one.is_as_meant();
-    if !before.iter().any(|one| is_through(one) && one.due < opened) {
+    let behind = swallowed.address.to_string();
+    // Their answers had at least begun.
+    let is_through = |one: &Outcome| one.endpoint == behind && one.due < opened;
+    if !before.iter().any(is_through) {
         return Err("the endpoint served nothing before it became a black hole".to_owned());
     }
     Ok(after)

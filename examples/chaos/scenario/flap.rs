@@ -19,8 +19,8 @@ const FLAPS: usize = 100;
 const INTERVAL_MS: u32 = 100;
 /// For all workers to hear of it: two intervals, and a little for Envoy to read the file.
 const NOTICE: Duration = Duration::from_millis(250);
-const AWAY: Duration = Duration::from_millis(350);
-const HERE: Duration = Duration::from_millis(160);
+const AWAY: Duration = Duration::from_millis(320);
+const HERE: Duration = Duration::from_millis(240);
 const LIMIT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
 
