@@ -101,7 +101,7 @@ impl Front {
         Gauges::watch(self.envoy.admin)
     }
 
-    /// Envoy's figures whose names match `filter`.
+    /// Envoy's figures whose own names, which are not Prometheus's, match `filter`.
     pub async fn stats(&self, filter: &str) -> Result<Stats, String> {
         let admin = HttpClient::new(self.envoy.admin, Protocol::Http1);
         let path = format!("/stats/prometheus?filter={filter}");

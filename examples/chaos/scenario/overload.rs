@@ -60,7 +60,7 @@ async fn served(context: &Context, mode: Mode) -> std::result::Result<(Vec<Outco
     tokio::time::sleep(SPAN).await;
     let all = load.finish(PATIENCE).await?;
     tell(&format!("overload, {}", mode.name()), &all);
-    let stats = front.stats(TRIES).await?;
+    let stats = front.stats("cluster.vllm.upstream_rq_total").await?;
     let tries = stats.metric(TRIES, &[("envoy_cluster_name", "vllm")]);
     if tries < count(&all, |one| one.end == End::Good) as f64 {
         return Err(format!("Envoy counted only {tries} requests to engines"));
