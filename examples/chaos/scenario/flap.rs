@@ -17,9 +17,12 @@ const SPEED: f64 = 4.0;
 const RATE_PER_S: f64 = 8.0;
 const FLAPS: usize = 100;
 const INTERVAL_MS: u32 = 100;
-/// For all workers to hear of it: two intervals, and a little for Envoy to read the file.
-const NOTICE: Duration = Duration::from_millis(250);
-const AWAY: Duration = Duration::from_millis(320);
+const AWAY: Duration = Duration::from_millis(160);
+/// One absence of so many lasts long enough for all workers to hear of it.
+const LONG_EVERY: usize = 4;
+const LONG_AWAY: Duration = Duration::from_millis(640);
+/// Two intervals, and two ticks of the filter.
+const NOTICE: Duration = Duration::from_millis(400);
 const HERE: Duration = Duration::from_millis(240);
 const LIMIT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,10 +41,11 @@ pub async fn run(context: &Context) -> Result {
     let restless = replicas.first().ok_or("no replica")?.address;
     let begun = load.elapsed();
     let mut away = Vec::new();
-    for _ in 0..FLAPS {
+    for flap in 0..FLAPS {
         eds.remove(restless);
         let left = load.elapsed();
-        tokio::time::sleep(AWAY).await;
+        let is_long = flap.is_multiple_of(LONG_EVERY);
+        tokio::time::sleep(if is_long { LONG_AWAY } else { AWAY }).await;
         away.push(left + NOTICE..load.elapsed());
         eds.set(restless, Health::Healthy);
         tokio::time::sleep(HERE).await;
