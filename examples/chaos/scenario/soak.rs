@@ -23,14 +23,15 @@ const SECOND: Duration = Duration::from_secs(1);
 const ROUND_S: u64 = 60;
 const BURST_S: u64 = 2;
 const BURST: Duration = Duration::from_secs(2);
-const SILENT_S: u64 = 8;
-const AWAKE_S: u64 = 12;
-const KILL_S: u64 = 18;
-const RUN_S: u64 = 26;
-const DRAIN_S: u64 = 34;
-const HEALTHY_S: u64 = 42;
-const LEAVE_S: u64 = 48;
-const RETURN_S: u64 = 52;
+const KILL_S: u64 = 10;
+const RUN_S: u64 = 16;
+const DRAIN_S: u64 = 22;
+const HEALTHY_S: u64 = 28;
+const LEAVE_S: u64 = 34;
+const RETURN_S: u64 = 38;
+/// The last one: an engine that was so slow is used less for a while, and a mishap should be felt.
+const SILENT_S: u64 = 44;
+const AWAKE_S: u64 = 48;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Lasts so many minutes, and a little.
@@ -71,6 +72,10 @@ pub async fn soak(context: &Context, minutes: u64) -> Result {
     measured.push(Measured::new("soak_inflight_end", inflight, Bar::Is(0.0)));
     measured.push(Measured::none("soak_negative_gauges", seen.negative));
     measured.extend(ends(&all, &mishaps.kills));
+    measured.push(Measured::told(
+        "soak_slowest_return_s",
+        slowest_return_s(&all, &mishaps.returns),
+    ));
     Ok(measured)
 }
 
@@ -97,13 +102,14 @@ async fn all_of(burst: Load, begun: Duration) -> std::result::Result<Vec<Outcome
     Ok(all)
 }
 
-/// A replica that was killed, and when, in the time of the load.
-type Kill = (String, Duration);
+/// A replica that something happened to, and when, in the time of the load.
+type Event = (String, Duration);
 
 struct Mishaps {
     replicas: Vec<Replica>,
     eds: Eds,
-    kills: Vec<Kill>,
+    kills: Vec<Event>,
+    returns: Vec<Event>,
     bursts: JoinSet<std::result::Result<Vec<Outcome>, String>>,
 }
 
@@ -113,6 +119,7 @@ impl Mishaps {
             replicas,
             eds,
             kills: Vec::new(),
+            returns: Vec::new(),
             bursts: JoinSet::new(),
         }
     }
@@ -136,6 +143,9 @@ impl Mishaps {
             LEAVE_S => self.eds.remove(address),
             _ => {}
         }
+        if [RUN_S, HEALTHY_S, RETURN_S, AWAKE_S].contains(&(second % ROUND_S)) {
+            self.returns.push((address.to_string(), now));
+        }
         Ok(())
     }
 }
@@ -153,12 +163,12 @@ fn memory(rss: &[u64]) -> Vec<Measured> {
 }
 
 /// What requests came to. Only those under way at a replica that was killed may break.
-fn ends(all: &[Outcome], kills: &[Kill]) -> Vec<Measured> {
+fn ends(all: &[Outcome], kills: &[Event]) -> Vec<Measured> {
     let is_broken = |one: &Outcome| matches!(one.end, End::Broken(_));
     let is_odd = |one: &Outcome| matches!(one.end, End::Status(_)) && !one.is_as_meant();
     let is_truncated = |one: &Outcome| matches!(one.end, End::Truncated(_));
     let is_of_a_kill = |one: &Outcome| {
-        let is_of = |(endpoint, at): &Kill| one.endpoint == *endpoint && one.spans(*at);
+        let is_of = |(endpoint, at): &Event| one.endpoint == *endpoint && one.spans(*at);
         kills.iter().any(is_of)
     };
     vec![
@@ -180,6 +190,18 @@ fn ends(all: &[Outcome], kills: &[Kill]) -> Vec<Measured> {
         Measured::told("soak_other_statuses", count(all, is_odd) as f64),
         Measured::told("soak_requests", all.len() as f64),
     ]
+}
+
+/// The longest that a replica was back and served nothing new; infinite if one never did.
+fn slowest_return_s(all: &[Outcome], returns: &[Event]) -> f64 {
+    let until_used = |(endpoint, at): &Event| {
+        let by_it = all.iter().filter(|one| one.endpoint == *endpoint);
+        let after = by_it.filter_map(|one| one.due.checked_sub(*at));
+        after
+            .min()
+            .map_or(f64::INFINITY, |after| after.as_secs_f64())
+    };
+    returns.iter().map(until_used).fold(0.0, f64::max)
 }
 
 /// The mean of the last tenth over that of the second tenth: the first one is for warming up.
@@ -223,5 +245,23 @@ mod tests {
         assert!(elsewhere(broken("b", 17, 2)));
         assert!(elsewhere(broken("a", 12, 2)));
         assert!(elsewhere(broken("a", 19, 2)));
+    }
+
+    #[test]
+    fn a_replica_has_returned_with_what_it_serves_next() {
+        let at = |endpoint: &str, s| (endpoint.to_owned(), Duration::from_secs(s));
+        let served = |endpoint: &str, due_s| {
+            let mut one = Outcome::new(Duration::from_secs(due_s), 200);
+            one.endpoint = endpoint.to_owned();
+            one
+        };
+        let all = [
+            served("a", 9),
+            served("a", 12),
+            served("b", 11),
+            served("b", 25),
+        ];
+        assert_eq!(slowest_return_s(&all, &[at("a", 10), at("b", 20)]), 5.0);
+        assert_eq!(slowest_return_s(&all, &[at("a", 13)]), f64::INFINITY);
     }
 }
