@@ -104,7 +104,7 @@ impl Balancer {
     pub fn tick<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
         self.ledger.tick(store, now_ms);
         self.catalogue.tick(store);
-        self.board.refresh(store);
+        self.board.refresh(store, now_ms);
         while let Some(endpoint) = self.outages.due(now_ms) {
             self.forget(store, endpoint);
         }
