@@ -411,6 +411,11 @@ impl Balancer {
     pub fn totals<S: Store + ?Sized>(&self, store: &S) -> BTreeMap<EndpointId, Load> {
         self.ledger.totals(store)
     }
+
+    /// What this Envoy has in flight at one endpoint.
+    pub fn total<S: Store + ?Sized>(&self, store: &S, endpoint: EndpointId) -> Load {
+        self.ledger.total(store, endpoint)
+    }
 }
 
 /// Pools of one name may hold other endpoints: in another listener, or after an update.

@@ -117,6 +117,17 @@ impl Balancer {
         }
     }
 
+    /// Gives up what the store has of endpoints that nobody has named for long: lists of models, and reports.
+    /// Once a minute is often enough.
+    pub fn sweep<S: Store + ?Sized>(&self, store: &S, now_ms: u64) {
+        let members = self.endpoints();
+        let named = |endpoint| members.contains_key(&endpoint);
+        self.catalogue.sweep(store, now_ms, &named);
+        if self.stale_after_ms > 0 {
+            snapshots::sweep(store, self.config.fingerprint, now_ms, &named);
+        }
+    }
+
     /// The configuration is gone: nothing of it stays in the store.
     pub fn close<S: Store + ?Sized>(&mut self, store: &S) {
         snapshots::clear(store, self.config.fingerprint);

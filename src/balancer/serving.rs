@@ -138,13 +138,6 @@ impl Balancer {
         self.catalogue.scraped(store, now_ms, endpoint, adapters);
     }
 
-    /// Gives up what is known of endpoints that are long gone; once a minute is often enough.
-    pub fn sweep_models<S: Store + ?Sized>(&self, store: &S, now_ms: u64) {
-        let members = self.endpoints();
-        let named = |endpoint| members.contains_key(&endpoint);
-        self.catalogue.sweep(store, now_ms, &named);
-    }
-
     /// The gateway's own answer to a `GET` of `path`, the list of all models or the card of one; `None` if
     /// it has none.
     #[inline(never)]
