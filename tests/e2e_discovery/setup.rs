@@ -19,7 +19,7 @@ pub const INTERVAL: u64 = 1_000;
 /// worker.
 const WITNESSES: usize = 24;
 /// Tokens of a stream that lasts.
-const SLOW_TOKENS: u64 = 60;
+const SLOW_TOKENS: u32 = 60;
 
 /// What to start.
 pub struct Options {
@@ -48,7 +48,7 @@ pub fn fleet(replicas: usize) -> Options {
 
 impl Options {
     /// A stream of [`slow_chat`] takes so many seconds.
-    pub fn streams_last(mut self, seconds: u64) -> Self {
+    pub fn streams_last(mut self, seconds: u32) -> Self {
         for mock in &mut self.mocks {
             mock.profile.step_base_us = seconds * 1_000_000 / SLOW_TOKENS;
         }
