@@ -68,8 +68,12 @@ pub struct Decision {
     pub candidates: Vec<Candidate>,
     /// Others that serve the model, but have its adapter not as much at hand: tried after the ranked ones.
     pub behind: Vec<u32>,
-    /// Those of all these where it is not to be tried next; never the first one.
-    pub spared: Vec<u32>,
+    /// Others that are to be spared: tried only if there is nobody else, and never for an overload.
+    pub reserve: Vec<u32>,
+    /// Where Envoy tries, one after the other, at most [`policy::RANKED`]; the first one is the pick.
+    pub attempts: Vec<u32>,
+    /// Whether there is somebody else to try when an endpoint is overloaded.
+    pub overload: Overload,
     /// It shows whether the first one works again: nothing else goes there until that is known.
     pub probe: bool,
 }
@@ -82,12 +86,16 @@ impl Decision {
             .iter()
             .find(|candidate| candidate.endpoint == *first)
     }
+}
 
-    /// Where Envoy may try, best first.
-    pub fn tried(&self) -> impl Iterator<Item = u32> {
-        let ranked = self.endpoints.iter().chain(&self.behind).copied();
-        ranked.filter(|index| !self.spared.contains(index))
-    }
+/// Where a request goes on to that an endpoint refuses since it is overloaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overload {
+    /// To the next of the attempts.
+    Elsewhere,
+    /// Back to the client: nobody is left who is not to be spared.
+    #[default]
+    Passed,
 }
 
 /// Why there is no pick.
@@ -441,9 +449,10 @@ fn decide(
 ) -> Result<Decision, Refusal> {
     let mut candidates = all_candidates(state, carried, known, now_ms);
     serving::keep(&mut candidates, known)?;
-    standing::keep(&mut candidates, &state.ids, rules.board, now_ms)?;
+    let mut reserve = standing::keep(&mut candidates, &state.ids, rules.board, now_ms)?;
     if let Some(limits) = rules.limits {
         saturation::keep(&mut candidates, limits, ask.share_permille)?;
+        saturation::retain(&mut reserve, limits, ask.share_permille);
     }
     let behind = serving::keep_placed(&mut candidates, known);
     let view = View {
@@ -477,7 +486,9 @@ fn decide(
         sequence,
         candidates,
         behind,
-        spared: Vec::new(),
+        reserve: reserve.iter().map(|one| one.endpoint).collect(),
+        attempts: Vec::new(),
+        overload: Overload::default(),
         probe: false,
     })
 }

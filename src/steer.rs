@@ -1,5 +1,6 @@
 //! How a Decision is told to Envoy, and what a client could abuse to tell it instead.
 
+use crate::balancer::Overload;
 use crate::config::SteeringMode;
 
 /// Header that an `ORIGINAL_DST` cluster with `use_http_header` obeys.
@@ -10,6 +11,8 @@ pub const OVERRIDE_HOST_HEADER: &str = "x-gateway-destination-endpoint";
 pub const NEXT_DST_HEADER: &str = "x-warmroute-next-dst";
 /// Request header by which Envoy's router retries no oftener; it does not reach the endpoint.
 pub const MAX_RETRIES_HEADER: &str = "x-envoy-max-retries";
+/// Request header by which Envoy's router retries in more cases; it does not reach the endpoint.
+pub const RETRY_ON_HEADER: &str = "x-envoy-retry-on";
 /// Filter state that an `ORIGINAL_DST` cluster obeys before anything else.
 pub const ORIGINAL_DST_FILTER_STATE: &str = "envoy.network.transport_socket.original_dst_address";
 
@@ -62,6 +65,13 @@ pub fn instruction(mode: SteeringMode, ranked: &[&str]) -> Option<Steer> {
 pub fn max_retries(mode: SteeringMode, ranked: usize) -> Option<usize> {
     let others = ranked.saturating_sub(1);
     (others < mode.retries()).then_some(others)
+}
+
+/// What Envoy may retry besides what its route says: the statuses that the shipped routes list (429 and 503),
+/// unless only endpoints are left that are to be spared. Overload is not retried into more overload; a
+/// connection that fails is tried again all the same.
+pub fn retry_on(mode: SteeringMode, overload: Overload) -> Option<&'static str> {
+    (mode.retries() > 0 && overload == Overload::Elsewhere).then_some("retriable-status-codes")
 }
 
 /// Request headers whose client-supplied copies must not survive where nothing replaces them. With

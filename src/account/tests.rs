@@ -1,6 +1,7 @@
 use std::rc::Rc;
 
 use super::*;
+use crate::balancer::Overload;
 use crate::config::Config;
 use crate::endpoint::{Endpoint, Pool};
 use crate::health::Signal;
@@ -60,7 +61,9 @@ fn decided(config: &Config, view: &View<'_>) -> (Ranking, String) {
         sequence: view.sequence,
         candidates: view.candidates.to_vec(),
         behind: Vec::new(),
-        spared: Vec::new(),
+        reserve: Vec::new(),
+        attempts: Vec::new(),
+        overload: Overload::Passed,
         probe: false,
     };
     let ask = Ask {

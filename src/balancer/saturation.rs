@@ -17,13 +17,18 @@ pub(super) fn keep(
     limits: &Saturation,
     share_permille: u32,
 ) -> Result<(), Refusal> {
-    candidates.retain(|candidate| has_room(candidate, limits, share_permille));
+    retain(candidates, limits, share_permille);
     match candidates.is_empty() {
         true => Err(Refusal::Saturated {
             retry_after_ms: limits.retry_after_ms,
         }),
         false => Ok(()),
     }
+}
+
+/// Leaves those that are below all limits, if anybody.
+pub(super) fn retain(candidates: &mut Vec<Candidate>, limits: &Saturation, share_permille: u32) {
+    candidates.retain(|candidate| has_room(candidate, limits, share_permille));
 }
 
 fn has_room(candidate: &Candidate, limits: &Saturation, share_permille: u32) -> bool {

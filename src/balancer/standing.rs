@@ -1,16 +1,17 @@
 //! Who may get new requests, by what is known of the endpoints' health.
 
-use super::{Balancer, Decision, Refusal};
+use super::{Balancer, Decision, Overload, Refusal};
 use crate::endpoint::EndpointId;
 use crate::health::{Board, Signal, Standing, State, Turn, Why};
-use crate::policy::Candidate;
+use crate::policy::{Candidate, RANKED};
 use crate::state::Store;
 
 /// Most turns that wait to be told; of more, the last are not.
 const MAX_TURNS: usize = 256;
 
 /// Leaves those that are ready; else those that are warming; else, as a last resort, those that are to be
-/// spared, or even those that have failed; and in any case those that may be probed.
+/// spared, or even those that have failed; and in any case those that may be probed. Returns those that are
+/// to be spared and were left out, the best ones first, as many as may be tried.
 ///
 /// # Errors
 /// Nobody may be used, and when the first one may be again.
@@ -19,9 +20,9 @@ pub(super) fn keep(
     ids: &[EndpointId],
     board: &Board,
     now_ms: u64,
-) -> Result<(), Refusal> {
+) -> Result<Vec<Candidate>, Refusal> {
     if board.is_clean() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let id_of = |candidate: &Candidate| ids.get(candidate.endpoint as usize).copied();
     let standing_of = |candidate: &Candidate| {
@@ -36,8 +37,13 @@ pub(super) fn keep(
         standing => standing == best || standing == Standing::Probing,
     };
     if candidates.iter().any(may_be) {
-        candidates.retain(may_be);
-        return Ok(());
+        let mut reserve: Vec<Candidate> = candidates
+            .extract_if(.., |candidate| !may_be(candidate))
+            .filter(|candidate| is_last_resort(standing_of(candidate)))
+            .collect();
+        reserve.sort_by_key(|one| (standing_of(one), one.load.requests));
+        reserve.truncate(RANKED);
+        return Ok(reserve);
     }
     let back_in_ms = candidates
         .iter()
@@ -46,6 +52,10 @@ pub(super) fn keep(
     Err(Refusal::NoEndpoint {
         retry_after_ms: back_in_ms.min().unwrap_or(0),
     })
+}
+
+fn is_last_resort(standing: Standing) -> bool {
+    matches!(standing, Standing::Resting | Standing::Failing)
 }
 
 /// What became of a pick in the light of health.
@@ -57,8 +67,8 @@ pub(super) enum Gate {
 }
 
 impl Balancer {
-    /// Claims the probe that the pick would be, and leaves out of its ranking where it must not be tried next:
-    /// a single request probes who was ejected, and an overload is not answered by more of it.
+    /// Claims the probe that the pick would be, and says where Envoy may try next: nowhere else that is being
+    /// probed, and where somebody is to be spared, only if there is nobody else.
     pub(super) fn pass<S: Store + ?Sized>(
         &mut self,
         store: &S,
@@ -66,9 +76,6 @@ impl Balancer {
         first: EndpointId,
         decision: &mut Decision,
     ) -> Gate {
-        if self.board.is_clean() {
-            return Gate::Open;
-        }
         let standing = self.board.standing(first, now_ms);
         if standing == Standing::Probing {
             if !self.board.claim_probe(store, now_ms, first) {
@@ -76,18 +83,22 @@ impl Balancer {
             }
             decision.probe = true;
         }
-        let is_last_resort = matches!(standing, Standing::Resting | Standing::Failing);
         let ids = self.pools.get(decision.pool).map(|pool| &pool.ids);
-        let spared = |index: &u32| {
+        let is_probed = |index: &u32| {
             let id = ids.and_then(|ids| ids.get(*index as usize));
             let other = id.map(|id| self.board.state(*id, now_ms));
             // Who was only passed over may be tried before a request fails.
-            let is_ejected = matches!(other, Some((State::Probing, why)) if why != Why::Blamed);
-            is_last_resort || is_ejected
+            matches!(other, Some((State::Probing, why)) if why != Why::Blamed)
         };
-        let ranked = decision.endpoints.iter().chain(&decision.behind);
-        let others = ranked.skip(1).copied();
-        decision.spared = others.filter(spared).collect();
+        let others = decision.endpoints.iter().skip(1).chain(&decision.behind);
+        let mut others: Vec<u32> = others.filter(|one| !is_probed(one)).copied().collect();
+        if others.is_empty() || is_last_resort(standing) {
+            others.extend(&decision.reserve);
+        } else {
+            decision.overload = Overload::Elsewhere;
+        }
+        let attempts = decision.endpoints.iter().take(1).chain(&others);
+        decision.attempts = attempts.take(RANKED).copied().collect();
         Gate::Open
     }
 

@@ -12,7 +12,7 @@ use crate::reply::{REASON_HEADER, Reply};
 use crate::session::{Effects, Flow, Input, Moment, Rest, Session, StreamView};
 use crate::steer::{
     MAX_RETRIES_HEADER, NEXT_DST_HEADER, ORIGINAL_DST_FILTER_STATE, ORIGINAL_DST_HEADER,
-    OVERRIDE_HOST_HEADER, Steer,
+    OVERRIDE_HOST_HEADER, RETRY_ON_HEADER, Steer,
 };
 
 /// Response header that explains the Decision.
@@ -99,6 +99,9 @@ fn apply(vm: &mut Vm, effects: &Effects) {
         for name in [ORIGINAL_DST_HEADER, NEXT_DST_HEADER, OVERRIDE_HOST_HEADER] {
             host::remove_header(Headers::Request, name);
         }
+    }
+    if let Some(cases) = effects.retry_on {
+        set(RETRY_ON_HEADER, cases);
     }
     if let Some(retries) = effects.max_retries {
         set(MAX_RETRIES_HEADER, &retries.to_string());

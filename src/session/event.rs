@@ -83,6 +83,8 @@ pub struct Effects {
     pub response_header: Option<String>,
     /// Access-log field to set: the decision's account, from which it can be taken again.
     pub log_field: Option<String>,
+    /// What Envoy shall retry besides what its route says.
+    pub retry_on: Option<&'static str>,
     /// The answer, given in the endpoints' place. Then nothing else happens to the request.
     pub reply: Option<Reply>,
     /// What is to be counted.

@@ -210,7 +210,8 @@ fn depart<S: Store + ?Sized>(
     let effects = Effects {
         remove_request_headers,
         steer: instruction(balancer, &decision),
-        max_retries: steer::max_retries(config.steering, decision.tried().count()),
+        max_retries: steer::max_retries(config.steering, decision.attempts.len()),
+        retry_on: steer::retry_on(config.steering, decision.overload),
         log_field: account,
         events,
         ..Effects::pass()
@@ -264,7 +265,7 @@ fn bytes_of_tokens(request: &InferenceRequest) -> Option<u64> {
 
 fn instruction(balancer: &Balancer, decision: &Decision) -> Option<steer::Steer> {
     let endpoint = |index| balancer.endpoint(decision.pool, index);
-    let tried = decision.tried().filter_map(endpoint);
+    let tried = decision.attempts.iter().copied().filter_map(endpoint);
     let ranked: Vec<&str> = tried.map(Endpoint::name).collect();
     steer::instruction(balancer.config().steering, &ranked)
 }
@@ -275,7 +276,7 @@ fn ranked(balancer: &Balancer, decision: &Decision) -> Vec<EndpointId> {
         return Vec::new();
     }
     let endpoint = |index| balancer.endpoint(decision.pool, index);
-    let tried = decision.tried().filter_map(endpoint);
+    let tried = decision.attempts.iter().copied().filter_map(endpoint);
     tried.map(Endpoint::id).collect()
 }
 

@@ -222,7 +222,7 @@ fn an_adapter_stays_where_it_is_active_until_that_is_crowded() {
             share_permille: 1_000,
         };
         let (decision, _) = balancer.pick(store, now_ms, 7, ask).unwrap();
-        assert_eq!(decision.tried().count(), 3, "a retry may go to the others");
+        assert_eq!(decision.attempts.len(), 3, "a retry may go to the others");
         decision.candidates.len()
     };
     let Gateway { store, balancer } = &mut gateway;

@@ -1,7 +1,7 @@
 //! What the outcomes of requests say of their endpoints' health, and what picks make of it.
 
 use super::*;
-use crate::balancer::Refusal;
+use crate::balancer::{Overload, Refusal};
 use crate::endpoint::Endpoint;
 use crate::health::{Signal, State, Why};
 
@@ -126,19 +126,21 @@ fn f5_an_endpoint_that_asks_to_be_spared_is_spared_and_the_last_resort() {
     let other = if spared == ONE { TWO } else { ONE };
     assert_eq!(bench.state(&spared), (State::Resting, Why::Overloaded));
     for _ in 0..6 {
-        let (mut session, view, ranked, _) = bench.sent();
-        assert_eq!(ranked, [other], "not a second choice either");
+        let (mut session, view, ranked, effects) = bench.sent();
+        assert_eq!(ranked, [other, spared.as_str()]);
+        assert_eq!(effects.retry_on, None, "an overload does not go on there");
         bench.answer(&mut session, &view, &GOOD);
         bench.now_us += 300_000;
     }
     assert_eq!(bench.served(&busy), other);
-    // Now both: one of them, and no list along which Envoy would try the next overloaded one.
-    let (mut session, view, ranked, _) = bench.sent();
-    assert_eq!(ranked.len(), 1);
+    // Now both: one of them, and no overload goes on to the other.
+    let (mut session, view, _, effects) = bench.sent();
+    assert_eq!(effects.retry_on, None);
     bench.answer(&mut session, &view, &GOOD);
     bench.now_us += 2_000_000;
-    let (_, _, ranked, _) = bench.sent();
+    let (_, _, ranked, effects) = bench.sent();
     assert_eq!(ranked.len(), 2);
+    assert_eq!(effects.retry_on, Some("retriable-status-codes"));
 }
 
 #[test]
@@ -387,7 +389,7 @@ fn where_all_have_failed_one_of_them_is_tried_alone() {
     for turn in 0..4 {
         let picked = bench.balancer.pick(&bench.store, now_ms, turn, ASK);
         let (decision, reservation) = picked.unwrap();
-        assert_eq!(decision.tried().count(), 1);
+        assert_eq!(decision.overload, Overload::Passed);
         *tried.entry(reservation.endpoint()).or_insert(0) += 1;
         bench.balancer.complete(&bench.store, now_ms, reservation);
     }
@@ -418,6 +420,33 @@ fn nobody_to_pick_says_when_the_first_one_is_back() {
     let refused = bench.balancer.pick(&bench.store, now_ms + 500, 1, ASK);
     let retry_after_ms = 4_500;
     assert_eq!(refused.unwrap_err(), Refusal::NoEndpoint { retry_after_ms });
+}
+
+/// A connection that fails is tried again on an endpoint that rests, an overload is not.
+#[test]
+fn who_rests_is_tried_after_a_failure_if_there_is_nobody_else_and_never_after_an_overload() {
+    let three = r#"{"steering": "override_host", "policy": {"name": "round_robin"}, "endpoints":
+        [{"address": "10.0.0.1:80"}, {"address": "10.0.0.2:80"}, {"address": "10.0.0.3:80"}]}"#;
+    let mut bench = Bench::new(three);
+    let id = |address: &str| Endpoint::new(address.parse().unwrap()).id();
+    let overloaded = Signal::Overloaded {
+        retry_after_ms: Some(9_000),
+    };
+    let now_ms = bench.now_ms();
+    bench
+        .balancer
+        .heard(&bench.store, now_ms, id("10.0.0.3:80"), overloaded);
+    let (_, _, ranked, effects) = bench.sent();
+    assert_eq!(ranked.len(), 2);
+    assert!(!ranked.contains(&"10.0.0.3:80".to_owned()));
+    assert_eq!(effects.retry_on, Some("retriable-status-codes"));
+    assert_eq!(effects.max_retries, Some(1));
+    bench
+        .balancer
+        .heard(&bench.store, now_ms, id(TWO), overloaded);
+    let (_, _, ranked, effects) = bench.sent();
+    assert_eq!((ranked.len(), ranked[0].as_str()), (3, ONE));
+    assert_eq!((effects.retry_on, effects.max_retries), (None, None));
 }
 
 #[test]
