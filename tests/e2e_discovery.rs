@@ -23,12 +23,13 @@ use gauges::Gauges;
 use serde_json::{Value, json};
 use setup::{INTERVAL, chat, fleet};
 use std::time::{Duration, Instant};
-use support::check::{SETTLE, becomes, decided, unharmed};
+use support::check::{SETTLE, at_rest, becomes, decided, unharmed};
 use support::client::{Call, Protocol};
 use support::config::member;
 use support::fleet::patient;
 use support::mock::Fault;
 
+const EJECTIONS: &str = "warmroute_ejections_total";
 /// What Envoy and all workers need to follow: two intervals.
 const FOLLOWED: Duration = Duration::from_millis(2 * INTERVAL);
 
@@ -348,18 +349,19 @@ async fn active_checks(workers: u32) {
     let mut one = options.start(workers).await;
     let [a, b] = one.names();
     one.picks_are(&[&a, &b], 2 * FOLLOWED).await;
-    let all = vec![Fault::Health(503)];
-    for fault in [all, Vec::new()] {
+    // Before the first check Envoy trusts nobody, which may have been seen.
+    let labels = [("endpoint", a.as_str()), ("cause", "envoy")];
+    let before = at_rest(&one.fleet).await.metric(EJECTIONS, &labels);
+    for fault in [vec![Fault::Health(503)], Vec::new()] {
         let well = fault.is_empty();
         one.fleet.mocks[0].set_faults(fault);
         let expected: &[&String] = if well { &[&a, &b] } else { &[&b] };
         one.picks_are(expected, 2 * FOLLOWED).await;
-        let labels = [("endpoint", a.as_str()), ("state", "ejected")];
-        let ejected = f64::from(u8::from(!well));
-        becomes(&one.fleet, "warmroute_endpoint_state", &labels, ejected).await;
+        let state = if well { "ready" } else { "ejected" };
+        let labels = [("endpoint", a.as_str()), ("state", state)];
+        becomes(&one.fleet, "warmroute_endpoint_state", &labels, 1.0).await;
     }
-    let labels = [("endpoint", a.as_str()), ("cause", "envoy")];
-    becomes(&one.fleet, "warmroute_ejections_total", &labels, 1.0).await;
+    becomes(&one.fleet, EJECTIONS, &labels, before + 1.0).await;
     unharmed(&mut one.fleet).await;
 }
 

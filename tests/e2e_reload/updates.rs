@@ -123,6 +123,18 @@ async fn mocks() -> Vec<Mock> {
     mocks
 }
 
+/// Until all workers know of somebody who serves.
+async fn until_served(fleet: &Fleet) {
+    let (begun, mut in_a_row) = (Instant::now(), 0);
+    while in_a_row < 8 * WORKERS {
+        let answer = fleet.client(Protocol::Http1).send(chat(0, false)).await;
+        let served = answer.is_ok_and(|answer| answer.status == 200);
+        in_a_row = if served { in_a_row + 1 } else { 0 };
+        assert!(begun.elapsed() < SETTLE, "nobody serves");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Until a connection that has just been opened is served by this policy.
 async fn in_force(fleet: &Fleet, policy: &str) -> Duration {
     let begun = Instant::now();
@@ -185,6 +197,7 @@ async fn lose_nothing(mocks: Vec<Mock>, mut changing: Changing) {
         envoy: envoy.unwrap(),
         mocks,
     };
+    until_served(&fleet).await;
     in_force(&fleet, POLICIES[0]).await;
 
     let protocols = Protocol::ALL.into_iter().cycle().take(12);
