@@ -157,9 +157,8 @@ impl Catalogue {
         let wanted = self.wanted(Some(model));
         wanted.is_some_and(|wanted| {
             let serves = |endpoint: &&Endpoint| self.serves(endpoint, &wanted);
-            members
-                .iter()
-                .all(|endpoint| serves(endpoint) == Serves::No)
+            let mut all = members.iter();
+            !members.is_empty() && all.all(|endpoint| serves(endpoint) == Serves::No)
         })
     }
 
