@@ -387,36 +387,34 @@ impl Balancer {
         self.ledger.release(store, now_ms, reservation);
     }
 
-    /// Another member of the pool served the request: a retry, or Envoy's fallback. An address that
-    /// is no member changes nothing.
+    /// Another endpoint served the request: a retry at one of `tried`, who may have left the pool by now, or
+    /// Envoy's fallback to a member. Any other address changes nothing.
     pub fn served_by<S: Store + ?Sized>(
         &mut self,
         store: &S,
         now_ms: u64,
         reservation: Reservation,
         pool: usize,
+        tried: &[EndpointId],
         address: &str,
     ) -> Reservation {
-        let member = self
-            .pool(pool)
-            .and_then(|pool| {
-                pool.pool
-                    .endpoints()
-                    .iter()
-                    .find(|endpoint| endpoint.name() == address)
-            })
-            .map(Endpoint::id);
-        match member {
-            Some(id) if id != reservation.endpoint() => {
-                self.ledger.transfer(store, now_ms, reservation, id)
-            }
-            _ => reservation,
+        let id = EndpointId::of(address);
+        let members = self.pools.get(pool).map(|pool| pool.ids.as_slice());
+        let is_one = tried.contains(&id) || members.unwrap_or_default().contains(&id);
+        match is_one && id != reservation.endpoint() {
+            true => self.ledger.transfer(store, now_ms, reservation, id),
+            false => reservation,
         }
     }
 
     /// What this Envoy has in flight, by endpoint.
     pub fn totals<S: Store + ?Sized>(&self, store: &S) -> BTreeMap<EndpointId, Load> {
         self.ledger.totals(store)
+    }
+
+    /// What this Envoy has in flight at one endpoint.
+    pub fn total<S: Store + ?Sized>(&self, store: &S, endpoint: EndpointId) -> Load {
+        self.ledger.total(store, endpoint)
     }
 }
 
@@ -454,6 +452,7 @@ fn decide(
         saturation::keep(&mut candidates, limits, ask.share_permille)?;
         saturation::retain(&mut reserve, limits, ask.share_permille);
     }
+    serving::prefer_known(&mut candidates, known);
     let behind = serving::keep_placed(&mut candidates, known);
     let view = View {
         pool: &state.config.pool,

@@ -11,6 +11,13 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u64);
 
+impl EndpointId {
+    /// That of the endpoint with this canonical address, `IP:port`.
+    pub fn of(address: &str) -> Self {
+        Self(xxhash_rust::xxh64::xxh64(address.as_bytes(), 0))
+    }
+}
+
 /// Most endpoints that anything learned is kept of, those that left included.
 pub(crate) const MAX_KNOWN: usize = 4_096;
 
@@ -47,7 +54,7 @@ impl Endpoint {
             weight: 1,
             models: Vec::new(),
             labels: BTreeMap::new(),
-            id: EndpointId(xxhash_rust::xxh64::xxh64(text.as_bytes(), 0)),
+            id: EndpointId::of(&text),
             text,
         }
     }

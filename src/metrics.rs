@@ -4,7 +4,7 @@
 //! `stats_tags` of the shipped configurations take them out again. Each metric is defined once and
 //! its number kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
@@ -36,6 +36,11 @@ pub trait Meter {
 
 /// Most endpoints whose names are kept, those that left included.
 const MAX_NAMES: usize = 4_096;
+/// Who sets gauges does so with every tick. After a longer break, in milliseconds, another VM may have set
+/// them.
+const BREAK_MS: u64 = 1_000;
+/// A gauge that stays as it is is set again once in so many ticks, 10 s, in case another VM has set it.
+const TELL_AGAIN_TICKS: u64 = 100;
 
 /// Identifies a defined metric without building its name.
 type Key = (&'static str, Option<EndpointId>, &'static str, &'static str);
@@ -45,16 +50,25 @@ struct Defined {
     id: Option<u32>,
     /// What was counted since the last flush.
     pending: u64,
+    /// What a gauge was last set to.
+    told: Option<u64>,
 }
 
 /// The metrics of one VM.
 ///
 /// A call to the host costs as much as a good part of a pick, so counters are added up here and
-/// handed over with every tick.
+/// handed over with every tick, and gauges are set when they change.
 pub struct Metrics<M> {
     meter: M,
     defined: BTreeMap<Key, Defined>,
     names: BTreeMap<EndpointId, String>,
+    /// Whose gauges may be other than 0.
+    shown: BTreeSet<EndpointId>,
+    /// When gauges were last set, in milliseconds.
+    gauges_ms: u64,
+    gauge_ticks: u64,
+    /// Gauges are set although they stay as they are.
+    tell_again: bool,
 }
 
 impl<M: Meter> Metrics<M> {
@@ -64,6 +78,10 @@ impl<M: Meter> Metrics<M> {
             meter,
             defined: BTreeMap::new(),
             names: BTreeMap::new(),
+            shown: BTreeSet::new(),
+            gauges_ms: 0,
+            gauge_ticks: 0,
+            tell_again: false,
         };
         metrics.follow(balancer);
         metrics
@@ -73,11 +91,13 @@ impl<M: Meter> Metrics<M> {
     /// they still carry is told until it is nothing.
     pub fn follow(&mut self, balancer: &Balancer) {
         let present = balancer.endpoints();
-        if self.names.len().saturating_add(present.len()) > MAX_NAMES {
+        let new = present.keys().filter(|id| !self.names.contains_key(id));
+        if self.names.len().saturating_add(new.count()) > MAX_NAMES {
             // The host keeps the values, and finds a metric again by its name.
             self.flush();
             self.defined.clear();
             self.names.clear();
+            self.shown.clear();
         }
         for (id, endpoint) in present {
             let name = || endpoint.name().to_owned();
@@ -194,30 +214,58 @@ impl<M: Meter> Metrics<M> {
         self.record(MetricKind::Gauge, name, None, ("", ""), age_ms);
     }
 
-    /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all.
+    /// Sets the gauges, which are the same for the whole Envoy, so that one VM does it for all. Those of an
+    /// endpoint that left go to 0 with the last that it holds.
     pub fn gauges(
         &mut self,
         balancer: &Balancer,
         totals: &BTreeMap<EndpointId, Load>,
         now_ms: u64,
     ) {
-        let known: Vec<EndpointId> = self.names.keys().copied().collect();
         let present = balancer.endpoints();
-        for id in known {
+        let after_break = now_ms.abs_diff(self.gauges_ms) > BREAK_MS;
+        self.gauges_ms = now_ms;
+        self.gauge_ticks = self.gauge_ticks.wrapping_add(1);
+        if after_break {
+            // Whom the other VM had on show may have left since.
+            self.shown.extend(self.names.keys().copied());
+        }
+        let busy = totals.iter().filter(|(_, load)| !load.is_zero());
+        let shown = present.keys().chain(busy.map(|(id, _)| id));
+        let names = &self.names;
+        self.shown
+            .extend(shown.filter(|id| names.contains_key(id)).copied());
+        for id in std::mem::take(&mut self.shown) {
             let load = totals.get(&id).copied().unwrap_or_default();
-            self.gauge("warmroute_inflight_requests", id, u64::from(load.requests));
-            self.gauge("warmroute_inflight_prefill_tokens", id, load.prefill_tokens);
-            self.gauge("warmroute_inflight_decode_tokens", id, load.decode_tokens);
-            // One that left is on its way out until it has finished what it has.
-            let state = match present.contains_key(&id) {
-                true => Some(balancer.state(id, now_ms).0),
-                false => Some(State::Draining).filter(|_| load.requests > 0),
+            let (state, age_ms) = match present.contains_key(&id) {
+                true => (
+                    Some(balancer.state(id, now_ms).0),
+                    balancer.reports().get(&id).map(|one| one.age_ms(now_ms)),
+                ),
+                // It is on its way out until it has finished what it has.
+                false => (
+                    Some(State::Draining).filter(|_| load.requests > 0),
+                    balancer.config().scrape.as_ref().map(|_| 0),
+                ),
             };
+            // Not all in the same tick.
+            let turn = self.gauge_ticks.wrapping_add(id.0 % TELL_AGAIN_TICKS);
+            self.tell_again = after_break || turn.is_multiple_of(TELL_AGAIN_TICKS);
+            self.load(id, load);
             self.state(id, state);
-            if let Some(report) = balancer.reports().get(&id) {
-                self.gauge("warmroute_scrape_age_ms", id, report.age_ms(now_ms));
+            if let Some(age_ms) = age_ms {
+                self.gauge("warmroute_scrape_age_ms", id, age_ms);
+            }
+            if present.contains_key(&id) || !load.is_zero() {
+                self.shown.insert(id);
             }
         }
+    }
+
+    fn load(&mut self, id: EndpointId, load: Load) {
+        self.gauge("warmroute_inflight_requests", id, u64::from(load.requests));
+        self.gauge("warmroute_inflight_prefill_tokens", id, load.prefill_tokens);
+        self.gauge("warmroute_inflight_decode_tokens", id, load.decode_tokens);
     }
 
     /// An endpoint as metrics call it.
@@ -236,9 +284,9 @@ impl<M: Meter> Metrics<M> {
     /// Sets 1 for the state that an endpoint is in, and 0 for those that it is not in.
     fn state(&mut self, endpoint: EndpointId, state: Option<State>) {
         for one in State::ALL {
-            let (name, label) = ("warmroute_endpoint_state", ("state", one.name()));
+            let label = ("state", one.name());
             let value = u64::from(state == Some(one));
-            self.record(MetricKind::Gauge, name, Some(endpoint), label, value);
+            self.set("warmroute_endpoint_state", endpoint, label, value);
         }
     }
 
@@ -270,6 +318,7 @@ impl<M: Meter> Metrics<M> {
         let counter = self.defined.entry(key).or_insert_with(|| Defined {
             id: self.meter.define(MetricKind::Counter, &name(&self.names)),
             pending: 0,
+            told: None,
         });
         counter.pending = counter.pending.saturating_add(by);
     }
@@ -285,7 +334,23 @@ impl<M: Meter> Metrics<M> {
     }
 
     fn gauge(&mut self, name: &'static str, endpoint: EndpointId, value: u64) {
-        self.record(MetricKind::Gauge, name, Some(endpoint), ("", ""), value);
+        self.set(name, endpoint, ("", ""), value);
+    }
+
+    /// Sets a gauge, if that changes anything.
+    fn set(
+        &mut self,
+        name: &'static str,
+        endpoint: EndpointId,
+        label: (&'static str, &'static str),
+        value: u64,
+    ) {
+        let again = self.tell_again;
+        let metric = self.metric(MetricKind::Gauge, name, Some(endpoint), label);
+        let as_before = metric.told.replace(value) == Some(value);
+        if let Some(id) = metric.id.filter(|_| again || !as_before) {
+            self.meter.record(id, value);
+        }
     }
 
     fn record(
@@ -296,19 +361,29 @@ impl<M: Meter> Metrics<M> {
         label: (&'static str, &'static str),
         value: u64,
     ) {
+        if let Some(id) = self.metric(kind, name, endpoint, label).id {
+            self.meter.record(id, value);
+        }
+    }
+
+    fn metric(
+        &mut self,
+        kind: MetricKind,
+        name: &'static str,
+        endpoint: Option<EndpointId>,
+        label: (&'static str, &'static str),
+    ) -> &mut Defined {
         let key = (name, endpoint, label.0, label.1);
-        let metric = self.defined.entry(key).or_insert_with(|| {
+        self.defined.entry(key).or_insert_with(|| {
             let label = Some(label).filter(|label| !label.0.is_empty());
             let endpoint = endpoint.map(|id| ("endpoint", endpoint_name(&self.names, id)));
             let labels: Vec<(&str, &str)> = endpoint.into_iter().chain(label).collect();
             Defined {
                 id: self.meter.define(kind, &full_name(name, &labels)),
                 pending: 0,
+                told: None,
             }
-        });
-        if let Some(id) = metric.id {
-            self.meter.record(id, value);
-        }
+        })
     }
 }
 
@@ -434,6 +509,7 @@ mod tests {
             )]
         };
         assert_eq!(states(&balancer, 1_000), named("ready"));
+        assert_eq!(states(&balancer, 1_000), [""; 0], "as before");
         let store = crate::state::memory::MemoryStore::new();
         balancer.heard(&store, 1_000, endpoint, Signal::Refused);
         assert_eq!(states(&balancer, 1_001), named("ejected"));
@@ -444,5 +520,99 @@ mod tests {
         metrics.flush();
         let ejections = "endpoint=.=10.0.0.1:80;.;cause=.=refused;.;warmroute_ejections_total";
         assert_eq!(notes.told.take(), [(ejections.to_owned(), 1)]);
+    }
+
+    /// With these endpoints, which are scraped.
+    fn balancer(addresses: &[&str]) -> Balancer {
+        let list = |address: &&str| format!(r#"{{"address": "{address}"}}"#);
+        let endpoints: Vec<String> = addresses.iter().map(list).collect();
+        let json = format!(
+            r#"{{"endpoints": [{}], "scrape": {{"cluster": "c"}}}}"#,
+            endpoints.join(",")
+        );
+        Balancer::new(Rc::new(Config::parse(json.as_bytes()).unwrap()), 1)
+    }
+
+    fn carrying(id: EndpointId, requests: u32) -> BTreeMap<EndpointId, Load> {
+        let load = Load {
+            requests,
+            ..Load::default()
+        };
+        BTreeMap::from([(id, load)])
+    }
+
+    #[test]
+    fn a_gauge_is_set_when_it_changes_again_after_a_while_and_after_a_break() {
+        let balancer = balancer(&["10.0.0.1:80"]);
+        let id = *balancer.endpoints().keys().next().unwrap();
+        let notes = Notes::default();
+        let mut metrics = Metrics::new(&notes, &balancer);
+        let mut told = |requests, now_ms| {
+            metrics.gauges(&balancer, &carrying(id, requests), now_ms);
+            notes.told.take()
+        };
+        let all = told(1, 10_000).len();
+        assert_eq!(all, 3 + State::ALL.len());
+        let inflight = "endpoint=.=10.0.0.1:80;.;warmroute_inflight_requests";
+        let mut again = Vec::new();
+        for tick in 1..=250 {
+            let told = told(1, 10_000 + tick * 100);
+            if !told.is_empty() {
+                assert_eq!(told.len(), all);
+                again.push(tick);
+            }
+        }
+        // Once in ten seconds.
+        assert!((2..=3).contains(&again.len()), "{again:?}");
+        assert!(again.windows(2).all(|two| two[1] - two[0] == 100));
+        let last = again.last().unwrap();
+        assert!(*last < 250, "the next one is not due");
+        assert_eq!(told(2, 35_100), [(inflight.to_owned(), 2)]);
+        // Another VM did it for a while.
+        assert_eq!(told(2, 37_200).len(), all);
+        assert_eq!(told(2, 36_000).len(), all, "a clock that was set back");
+    }
+
+    #[test]
+    fn gauges_of_who_left_go_to_zero_with_the_last_that_it_holds_and_are_left_alone() {
+        let both = balancer(&["10.0.0.1:80", "10.0.0.2:80"]);
+        let one = balancer(&["10.0.0.1:80"]);
+        let stays = *one.endpoints().keys().next().unwrap();
+        let left = both.endpoints().into_keys().find(|id| *id != stays);
+        let left = left.unwrap();
+        let notes = Notes::default();
+        let mut metrics = Metrics::new(&notes, &both);
+        metrics.gauges(&both, &carrying(left, 1), 1_000);
+        let values = RefCell::new(BTreeMap::new());
+        let told = |metrics: &mut Metrics<&Notes>, requests, now_ms| {
+            metrics.gauges(&one, &carrying(left, requests), now_ms);
+            let told = notes.told.take().into_iter();
+            let of_it: Vec<_> = told.filter(|(name, _)| name.contains("0.0.2")).collect();
+            values.borrow_mut().extend(of_it.iter().cloned());
+            of_it.len()
+        };
+        metrics.follow(&one);
+        assert!(told(&mut metrics, 1, 1_100) > 0);
+        let value = |name: &str| {
+            let name = format!("endpoint=.=10.0.0.2:80;.;{name}");
+            values.borrow().get(&name).copied()
+        };
+        assert_eq!(value("warmroute_scrape_age_ms"), Some(0));
+        assert_eq!(
+            value("state=.=draining;.;warmroute_endpoint_state"),
+            Some(1)
+        );
+        assert_eq!(told(&mut metrics, 0, 1_200), 2);
+        assert_eq!(value("warmroute_inflight_requests"), Some(0));
+        assert!(values.borrow().values().all(|value| *value == 0));
+        for tick in 1..200 {
+            assert_eq!(told(&mut metrics, 0, 1_200 + tick * 100), 0);
+        }
+        // It holds something once more, as another VM found out.
+        assert_eq!(told(&mut metrics, 1, 21_200), 2);
+        assert_eq!(told(&mut metrics, 0, 21_300), 2);
+        // The next one to do it makes sure of it once.
+        assert!(told(&mut metrics, 0, 30_000) > 2);
+        assert_eq!(told(&mut metrics, 0, 30_100), 0);
     }
 }

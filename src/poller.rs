@@ -155,7 +155,8 @@ impl Poller {
         asking.map(|asking| asking.path.as_str())
     }
 
-    /// Whom to ask what now. `totals` is what this Envoy has in flight.
+    /// Whom to ask what now: a new endpoint at once, and then once an interval. Endpoints that came together
+    /// are drawn apart by a second turn that comes up to half an interval early. `totals` is what this Envoy has in flight.
     pub fn due(
         &mut self,
         now_ms: u64,
@@ -175,7 +176,11 @@ impl Poller {
             }
             let set_back = schedule.due_ms > now_ms.saturating_add(interval_ms);
             if schedule.asked.is_none() && (schedule.due_ms <= now_ms || set_back) {
-                schedule.due_ms = now_ms.saturating_add(interval_ms);
+                let early_ms = match schedule.due_ms {
+                    0 => early_ms(*id, *question, interval_ms),
+                    _ => 0,
+                };
+                schedule.due_ms = now_ms.saturating_add(interval_ms.saturating_sub(early_ms));
                 schedule.asked = Some(Asked {
                     at_ms: now_ms,
                     ours: ours(*id, totals),
@@ -263,6 +268,12 @@ fn in_place_of(status: u16, body: &[u8]) -> Option<Answer> {
     }
 }
 
+/// By how much the second turn comes early, in milliseconds: at most half an interval. The same in every VM.
+fn early_ms(id: EndpointId, question: Question, interval_ms: u64) -> u64 {
+    let hash = xxhash_rust::xxh64::xxh64(&id.0.to_le_bytes(), question as u64);
+    hash % (interval_ms / 2).saturating_add(1)
+}
+
 fn ours(id: EndpointId, totals: &BTreeMap<EndpointId, Load>) -> u32 {
     totals.get(&id).map_or(0, |load| load.requests)
 }
@@ -316,11 +327,41 @@ mod tests {
             poller.answered(METRICS_OF(2), 120, 503, METRICS, &totals(1)),
             Answer::Unread
         );
-        assert_eq!(poller.due(1_009, &totals(0)), []);
-        assert_eq!(
-            poller.due(1_010, &totals(0)),
-            [METRICS_OF(1), METRICS_OF(2)]
-        );
+    }
+
+    #[test]
+    fn only_the_second_turn_comes_early() {
+        for id in 1..=20 {
+            let mut poller = poller([EndpointId(id)]);
+            let early_ms = early_ms(EndpointId(id), Question::Metrics, 1_000);
+            assert!(early_ms <= 500);
+            for due_ms in [10, 1_010 - early_ms, 2_010 - early_ms, 3_010 - early_ms] {
+                if due_ms > 10 {
+                    assert_eq!(poller.due(due_ms - 1, &totals(0)), []);
+                }
+                assert_eq!(poller.due(due_ms, &totals(0)), [METRICS_OF(id)]);
+                poller.failed(EndpointId(id), Question::Metrics);
+            }
+        }
+    }
+
+    #[test]
+    fn endpoints_that_came_together_are_not_all_asked_together_again() {
+        let mut poller = poller::<1_000>(std::array::from_fn(|id| EndpointId(id as u64)));
+        let mut asked = |now_ms| {
+            let due = poller.due(now_ms, &totals(0));
+            for (id, question) in &due {
+                poller.failed(*id, *question);
+            }
+            due.len()
+        };
+        assert_eq!(asked(10_000), 1_000);
+        let counts: Vec<usize> = (10_100..=15_000).step_by(100).map(asked).collect();
+        assert!(counts.iter().all(|count| *count < 300), "{counts:?}");
+        assert_eq!(counts.get(..4), Some([0; 4].as_slice()));
+        // Each goes on at its own pace.
+        let total: usize = counts.iter().sum();
+        assert!((5_000..=6_000).contains(&total), "{total}");
     }
 
     #[test]

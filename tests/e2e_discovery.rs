@@ -11,38 +11,27 @@ mod support;
 
 #[path = "e2e_discovery/admin.rs"]
 mod admin;
+#[path = "e2e_discovery/composite.rs"]
+mod composite;
+#[path = "e2e_discovery/gauges.rs"]
+mod gauges;
 #[path = "e2e_discovery/setup.rs"]
 mod setup;
 
 use admin::{Admin, Behaviour};
+use gauges::Gauges;
 use serde_json::{Value, json};
 use setup::{INTERVAL, chat, fleet};
 use std::time::{Duration, Instant};
-use support::check::{SETTLE, decided, unharmed};
+use support::check::{SETTLE, at_rest, becomes, decided, unharmed};
 use support::client::{Call, Protocol};
 use support::config::member;
-use support::fleet::INFLIGHT;
+use support::fleet::patient;
 use support::mock::Fault;
 
+const EJECTIONS: &str = "warmroute_ejections_total";
 /// What Envoy and all workers need to follow: two intervals.
 const FOLLOWED: Duration = Duration::from_millis(2 * INTERVAL);
-
-/// `name: function`, with one worker and with four.
-macro_rules! with_workers {
-    ($name:ident: $run:ident) => {
-        mod $name {
-            #[tokio::test]
-            async fn with_one_worker() {
-                super::$run(1).await;
-            }
-
-            #[tokio::test]
-            async fn with_four_workers() {
-                super::$run(4).await;
-            }
-        }
-    };
-}
 
 async fn follow_the_file(workers: u32) {
     let mut one = fleet(3).start(workers).await;
@@ -69,7 +58,7 @@ async fn follow_the_file(workers: u32) {
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(picks_follow_a_file_within_two_intervals: follow_the_file);
+with_one_and_four_workers!(picks_follow_a_file_within_two_intervals: follow_the_file);
 
 /// A cluster of addresses, one of names, and endpoints of the configuration beside them.
 async fn mixed(workers: u32) {
@@ -103,7 +92,7 @@ async fn mixed(workers: u32) {
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(clusters_of_every_kind_and_endpoints_of_the_configuration_are_one_pool: mixed);
+with_one_and_four_workers!(clusters_of_every_kind_and_endpoints_of_the_configuration_are_one_pool: mixed);
 
 /// What was known stays, whatever is wrong with the admin interface.
 async fn bad_admin(workers: u32) {
@@ -162,7 +151,7 @@ async fn bad_admin(workers: u32) {
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(a_bad_admin_interface_takes_no_endpoint_away: bad_admin);
+with_one_and_four_workers!(a_bad_admin_interface_takes_no_endpoint_away: bad_admin);
 
 /// An Envoy of a mesh knows thousands of clusters, and an old one knows no filter: megabytes.
 #[tokio::test]
@@ -205,11 +194,11 @@ async fn scraped(workers: u32) {
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(who_comes_is_scraped_and_then_gets_requests: scraped);
+with_one_and_four_workers!(who_comes_is_scraped_and_then_gets_requests: scraped);
 
 /// Who drains, is unhealthy or leaves gets nothing new, and what it has ends well.
 async fn streams_end_well(workers: u32) {
-    let mut one = fleet(2).slow().start(workers).await;
+    let mut one = fleet(2).streams_last(6).start(workers).await;
     let [a, b] = one.names();
     let addresses = one.addresses([0, 1]);
     let [first, second] = [addresses[0], addresses[1]];
@@ -240,22 +229,23 @@ async fn streams_end_well(workers: u32) {
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(who_drains_or_leaves_gets_nothing_new_and_its_streams_end_well: streams_end_well);
+with_one_and_four_workers!(who_drains_or_leaves_gets_nothing_new_and_its_streams_end_well: streams_end_well);
 
 /// Case A4.
 async fn leaves_and_returns(workers: u32) {
-    let mut one = fleet(2).slow().start(workers).await;
+    let mut one = fleet(2).streams_last(12).start(workers).await;
     let [a, b] = one.names();
     let addresses = one.addresses([0, 1]);
     one.eds.set(&addresses);
     one.picks_are(&[&a, &b], FOLLOWED).await;
+    let gauges = Gauges::watch(one.fleet.envoy.admin);
     let mut streams = Vec::new();
     for round in 0..3 {
         streams.push(one.open_stream_on(&a).await);
         one.eds.set(&addresses[1..]);
         one.picks_are(&[&b], FOLLOWED).await;
-        let held = one.inflight(&a).await;
-        assert!((0.0..=3.0).contains(&held), "round {round}: {held}");
+        let under_way = streams.len() as f64;
+        assert_eq!(one.inflight(&a).await, under_way, "round {round}");
         if round == 1 {
             // One ends while its endpoint is away, and one client leaves.
             drop(streams.pop());
@@ -272,15 +262,12 @@ async fn leaves_and_returns(workers: u32) {
     for stream in streams {
         stream.finish().await.unwrap();
     }
-    let stats = one.fleet.stats().await;
-    for name in INFLIGHT {
-        let below = stats.samples(name, &[]).find(|one| one.value > 1e15);
-        assert_eq!(below, None, "a gauge below zero wraps");
-    }
+    one.fleet.inflight_is_zero_within(SETTLE).await.unwrap();
+    gauges.never_wrapped().await;
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(a4_an_endpoint_that_leaves_and_returns_ends_at_zero: leaves_and_returns);
+with_one_and_four_workers!(a4_an_endpoint_that_leaves_and_returns_ends_at_zero: leaves_and_returns);
 
 /// Envoy starts before it knows an endpoint, and a pool becomes empty and full again.
 async fn nobody_yet(workers: u32) {
@@ -305,7 +292,7 @@ async fn nobody_yet(workers: u32) {
     unharmed(&mut one.fleet).await;
 }
 
-with_workers!(a_pool_may_be_empty_at_first: nobody_yet);
+with_one_and_four_workers!(a_pool_may_be_empty_at_first: nobody_yet);
 
 /// Levels of failover: the second level only if nobody of the first is healthy.
 #[tokio::test]
@@ -347,6 +334,69 @@ async fn who_envoy_ejects_gets_nothing_new_until_it_is_let_back() {
     assert!(took > Duration::from_secs(1), "it was out for {took:?}");
     unharmed(&mut one.fleet).await;
 }
+
+/// Whom Envoy's own health checks find unwell. Nothing is scraped, so that nobody else asks.
+async fn active_checks(workers: u32) {
+    let mut options = fleet(2);
+    options.adjust = |config, _| {
+        let every = "0.2s";
+        config.cluster("vllm_endpoints").unwrap()["health_checks"] = json!([{
+            "timeout": "1s", "interval": every, "no_traffic_interval": every,
+            "unhealthy_interval": every, "unhealthy_threshold": 1, "healthy_threshold": 1,
+            "http_health_check": {"path": "/health"},
+        }]);
+    };
+    let mut one = options.start(workers).await;
+    let [a, b] = one.names();
+    one.picks_are(&[&a, &b], 2 * FOLLOWED).await;
+    // Before the first check Envoy trusts nobody, which may have been seen.
+    let labels = [("endpoint", a.as_str()), ("cause", "envoy")];
+    let before = at_rest(&one.fleet).await.metric(EJECTIONS, &labels);
+    for fault in [vec![Fault::Health(503)], Vec::new()] {
+        let well = fault.is_empty();
+        one.fleet.mocks[0].set_faults(fault);
+        let expected: &[&String] = if well { &[&a, &b] } else { &[&b] };
+        one.picks_are(expected, 2 * FOLLOWED).await;
+        let state = if well { "ready" } else { "ejected" };
+        let labels = [("endpoint", a.as_str()), ("state", state)];
+        becomes(&one.fleet, "warmroute_endpoint_state", &labels, 1.0).await;
+    }
+    becomes(&one.fleet, EJECTIONS, &labels, before + 1.0).await;
+    unharmed(&mut one.fleet).await;
+}
+
+with_one_and_four_workers!(who_fails_envoys_health_checks_gets_nothing_until_it_passes: active_checks);
+
+/// Who drains is neither the first choice nor the one after it.
+async fn composite_retries(workers: u32) {
+    let mut options = fleet(3);
+    options.plugin = json!({ "health": patient() });
+    options.adjust = |config, _| composite::steers(config);
+    let mut one = options.start(workers).await;
+    let [a, b, c] = one.names();
+    one.picks_are(&[&a, &b, &c], FOLLOWED).await;
+    let addresses = one.addresses([0, 1, 2]);
+    let [first, second, third] = [addresses[0], addresses[1], addresses[2]];
+    one.eds
+        .set_with_health(&[(first, "HEALTHY"), (second, "HEALTHY"), (third, "DRAINING")]);
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    one.fleet.mocks[0].set_faults(vec![Fault::ResetHeaders]);
+    let seen = |at: usize| one.fleet.mocks[at].seen().len();
+    let before = [seen(0), seen(1), seen(2)];
+    for number in 0..40 {
+        let client = one.fleet.client(Protocol::Http1);
+        let answer = client.send(Call::chat(&chat(number))).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let line = answer.header("x-warmroute-decision");
+        assert!(!line.contains(&c), "{line}");
+    }
+    assert!(seen(0) > before[0], "nobody was tried elsewhere");
+    assert_eq!(seen(1) - before[1], 40, "each is answered by the one left");
+    assert_eq!(seen(2), before[2], "the one that drains got something new");
+    unharmed(&mut one.fleet).await;
+}
+
+with_one_and_four_workers!(who_drains_is_no_second_choice_either_composite: composite_retries);
 
 /// No client reaches the admin interface through the filter, with endpoints from anywhere.
 #[tokio::test]

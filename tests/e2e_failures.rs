@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::check::{
-    CASE_HEADER, SETTLE, at_rest, becomes, decided, inflight_becomes, seen, unharmed,
+    CASE_HEADER, SETTLE, at_rest, becomes, decided, inflight_becomes, second_choice, seen, unharmed,
 };
 use support::client::{Answer, Call, HttpClient, Protocol, Streaming, in_time};
 use support::config::{EnvoyConfig, Mode, set};
@@ -268,11 +268,7 @@ async fn f2_a_dead_first_choice_is_replaced_and_the_server_is_charged() {
         .unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(decided(&answer.headers, "endpoint"), victim);
-    let next = decided(&answer.headers, "ranked")
-        .split('|')
-        .nth(1)
-        .unwrap()
-        .to_owned();
+    let next = second_choice(&answer.headers);
     let served = seen(&fleet, "dead");
     assert_eq!(served.len(), 1);
     assert_eq!(fleet.endpoints()[served[0].0], next);
@@ -378,11 +374,7 @@ async fn f2_a_refusal_is_retried_at_the_next_of_the_list() {
         let tries: Vec<_> = seen(&fleet, &bytes.to_string());
         assert_eq!(tries.len(), 2, "{bytes} bytes");
         assert_eq!(tries[0].1.body_sha256, tries[1].1.body_sha256);
-        let next = decided(&answer.headers, "ranked")
-            .split('|')
-            .nth(1)
-            .unwrap()
-            .to_owned();
+        let next = second_choice(&answer.headers);
         retries += 1.0;
         becomes(
             &fleet,

@@ -162,29 +162,44 @@ with_one_and_four_workers!(
     f1_client_400s_open_no_breaker: client_400s_open_breaker, OriginalDst, OverrideHost
 );
 
-/// F5: who asks to be spared is spared, and who is left only if everybody asks.
+/// F5: who asks to be spared is spared for as long as it asks, not as long as a rest takes here.
 async fn overloaded(mode: Mode, workers: u32) {
-    let fleet = Fleet::start(options(mode, workers)).await;
-    let clients = clients(&fleet);
+    let mut options = options(mode, workers);
+    if mode == Mode::OriginalDst {
+        options = options.plugin(json!({ "health": {"rest_ms": 200} }));
+    }
+    let mut fleet = Fleet::start(options).await;
+    for status in [429, 503] {
+        spared(&fleet, mode, status).await;
+    }
+    let stats = at_rest(&fleet).await;
+    assert_eq!(stats.metric(EJECTIONS, &[]), 0.0);
+    unharmed(&mut fleet).await;
+}
+
+async fn spared(fleet: &Fleet, mode: Mode, status: u16) {
+    let clients = clients(fleet);
     let busy = fleet.endpoints()[0].clone();
-    set(&fleet.mocks[0], "status=429,retry-after=1");
+    let earlier = served(&fleet.mocks[0]);
+    let refused_so_far = || served(&fleet.mocks[0]) - earlier;
+    set(&fleet.mocks[0], &format!("status={status},retry-after=1"));
     let traffic = Traffic::begin(&clients);
     tokio::time::sleep(LAG).await;
     // All workers know by now, and nobody goes there until a second has passed since the last refusal.
-    let before = served(&fleet.mocks[0]);
+    let before = refused_so_far();
     assert!(before >= 1, "nobody was refused");
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(served(&fleet.mocks[0]), before);
+    assert_eq!(refused_so_far(), before);
     set(&fleet.mocks[0], "");
     tokio::time::sleep(Duration::from_millis(1_200)).await;
-    assert!(served(&fleet.mocks[0]) > before + 5, "it is not back");
+    assert!(refused_so_far() > before + 5, "it is not back");
     let all = traffic.end().await;
-    let (refused, good): (Vec<_>, Vec<_>) = all.iter().partition(|seen| seen.status == 429);
+    let (refused, good): (Vec<_>, Vec<_>) = all.iter().partition(|seen| seen.status == status);
     assert!(good.iter().all(|seen| seen.status == 200), "{good:?}");
-    if mode == Mode::OverrideHost {
-        // Envoy went on to the next of the list, and does not tell why.
+    if mode != Mode::OriginalDst {
+        // Envoy went on to the next, and does not tell why.
         assert!(refused.is_empty(), "{refused:?}");
-        return all_overloaded(fleet, &clients).await;
+        return;
     }
     assert_eq!(refused.len(), before);
     // Never sooner than a second after the last refusal.
@@ -198,24 +213,6 @@ async fn overloaded(mode: Mode, workers: u32) {
         "{:?}",
         back - last
     );
-    all_overloaded(fleet, &clients).await;
-}
-
-/// Everybody is busy: the engines' own answers pass.
-async fn all_overloaded(mut fleet: Fleet, clients: &[HttpClient]) {
-    for mock in &fleet.mocks {
-        set(mock, "status=429,retry-after=7");
-    }
-    for number in 0..40 {
-        let answer = ask(&clients[number % 8]).await;
-        assert_eq!(answer.status, 429);
-        assert_eq!(answer.header("retry-after"), "7");
-        assert!(answer.header("x-warmroute-reason").is_empty());
-    }
-    let stats = at_rest(&fleet).await;
-    assert_eq!(stats.metric("warmroute_local_replies_total", &[]), 0.0);
-    assert_eq!(stats.metric(EJECTIONS, &[]), 0.0);
-    unharmed(&mut fleet).await;
 }
 
 with_one_and_four_workers!(
@@ -224,6 +221,44 @@ with_one_and_four_workers!(
 with_one_and_four_workers!(
     f5_an_overloaded_endpoint_is_spared_override_host: overloaded, OverrideHost, OverrideHost
 );
+with_one_and_four_workers!(
+    f5_an_overloaded_endpoint_is_spared_composite: overloaded, Composite, Composite
+);
+
+/// Everybody is busy: the engines' own answers pass, and overload is not tried again into more of it.
+async fn all_overloaded(mode: Mode, workers: u32) {
+    // Whom Envoy tried first and went on from rests so long.
+    let health = json!({"rest_ms": 30_000});
+    let options = options(mode, workers).plugin(json!({ "health": health }));
+    let mut fleet = Fleet::start(options).await;
+    let clients = clients(&fleet);
+    for mock in &fleet.mocks {
+        set(mock, "status=429,retry-after=60");
+    }
+    let tries = || -> usize { fleet.mocks.iter().map(served).sum() };
+    // Until all are known to be busy; Envoy may try others meanwhile.
+    for client in &clients {
+        assert_eq!(ask(client).await.status, 429);
+    }
+    for endpoint in fleet.endpoints() {
+        is(&fleet, &endpoint, "resting").await;
+    }
+    tokio::time::sleep(LAG).await;
+    let before = tries();
+    for number in 0..40 {
+        let answer = ask(&clients[number % 8]).await;
+        assert_eq!(answer.status, 429);
+        assert_eq!(answer.header("retry-after"), "60");
+        assert!(answer.header("x-warmroute-reason").is_empty());
+    }
+    assert_eq!(tries() - before, 40, "overload was tried again");
+    let stats = at_rest(&fleet).await;
+    assert_eq!(stats.metric("warmroute_local_replies_total", &[]), 0.0);
+    assert_eq!(stats.metric(EJECTIONS, &[]), 0.0);
+    unharmed(&mut fleet).await;
+}
+
+in_every_mode!(overload_everywhere_passes_to_clients_and_is_not_tried_again: all_overloaded);
 
 /// F8: a refusal inside a 200 makes the endpoint rest; F9: an error is a failure, and three are too many.
 async fn errors_in_streams(mode: Mode, workers: u32) {
@@ -465,4 +500,51 @@ async fn silent(mode: Mode, workers: u32) {
 
 with_one_and_four_workers!(
     who_is_silent_rests_unless_everybody_is: silent, FilterState, OriginalDst
+);
+
+/// A KV cache that is full for long makes its engine rest, and one that is full for a moment does not.
+async fn kv_full(mode: Mode, workers: u32) {
+    const LONG: Duration = Duration::from_millis(1_500);
+    let health = json!({"kv_full": 0.98, "kv_full_ms": 1_500});
+    let options = scraped(mode, workers).plugin(json!({ "health": health }));
+    let mut fleet = Fleet::start(options).await;
+    let clients = clients(&fleet);
+    let full = fleet.endpoints()[0].clone();
+    let usage = |usage: &str| {
+        let page = format!("vllm:num_requests_running 0\nvllm:kv_cache_usage_perc {usage}\n");
+        fleet.mocks[0].set_metrics(Some(page));
+    };
+    let turn = format!("endpoint {full}: ready -> resting (kv_full)");
+    let shows = async || {
+        let before = served(&fleet.mocks[0]);
+        for client in clients.iter().cycle().take(24) {
+            assert_eq!(ask(client).await.status, 200);
+        }
+        served(&fleet.mocks[0]) - before
+    };
+    for (figure, long) in [("0.97", 2 * LONG), ("1.0", LONG / 2)] {
+        usage(figure);
+        tokio::time::sleep(long).await;
+        usage("0.5");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(shows().await > 0, "{figure}");
+        assert!(!fleet.envoy.log().contains(&turn), "{figure} for {long:?}");
+    }
+    let begun = Instant::now();
+    usage("1.0");
+    is(&fleet, &full, "resting").await;
+    assert!(begun.elapsed() >= LONG, "after {:?}", begun.elapsed());
+    tokio::time::sleep(LAG).await;
+    assert_eq!(shows().await, 0);
+    usage("0.5");
+    is(&fleet, &full, "ready").await;
+    tokio::time::sleep(LAG).await;
+    assert!(shows().await > 0, "it is not back");
+    let log = fleet.envoy.log();
+    assert_eq!(log.matches(&turn).count(), 1, "{log}");
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    whose_kv_cache_is_full_for_long_rests: kv_full, OverrideHost, OriginalDst
 );

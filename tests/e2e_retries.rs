@@ -11,10 +11,10 @@ mod support;
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use support::check::{CASE_HEADER, at_rest, decided, seen, unharmed};
+use support::check::{CASE_HEADER, at_rest, decided, second_choice, seen, unharmed};
 use support::client::{Call, Protocol};
-use support::config::Mode;
-use support::fleet::{Fleet, FleetOptions};
+use support::config::{EnvoyConfig, Mode, set};
+use support::fleet::{Fleet, FleetOptions, patient};
 use support::mock::Fault;
 
 /// As `prefix_hash` has it a chat has one home, whatever happened before.
@@ -61,11 +61,7 @@ async fn tried_elsewhere(mode: Mode, workers: u32) {
             let call = Call::chat(&chat(number, true)).header(CASE_HEADER, &case);
             let answer = client.send(call).await.unwrap();
             assert_eq!(answer.status, 200, "{case}: {}", answer.text());
-            let next = decided(&answer.headers, "ranked")
-                .split('|')
-                .nth(1)
-                .unwrap()
-                .to_owned();
+            let next = second_choice(&answer.headers);
             let tried = tries(&fleet, &case);
             assert!(tried.contains(&next), "{case}: {tried:?}");
             let after = at_rest(&fleet).await;
@@ -160,4 +156,84 @@ async fn f2_a_dead_first_choice_is_replaced_composite() {
     );
     assert_eq!(decided(&answer.headers, "endpoint"), home);
     unharmed(&mut fleet).await;
+}
+
+/// How Envoy limits retries under way, and how many of those that need one get one.
+#[derive(Clone, Copy)]
+enum Budget {
+    Shipped,
+    One,
+    None,
+}
+
+impl Budget {
+    fn apply(self) -> fn(&mut EnvoyConfig) {
+        match self {
+            Self::Shipped => |_| {},
+            Self::One => |config| retries_at_once(config, 1),
+            Self::None => |config| retries_at_once(config, 0),
+        }
+    }
+}
+
+/// However many requests are under way.
+fn retries_at_once(config: &mut EnvoyConfig, retries: u32) {
+    let budget = json!({"budget_percent": {"value": 0}, "min_retry_concurrency": retries});
+    let place = "/circuit_breakers/thresholds/0/retry_budget";
+    set(config.cluster("vllm").unwrap(), place, budget).unwrap();
+}
+
+/// One of two engines resets. Who chose it is tried elsewhere as far as the budget goes, and no further.
+async fn budget(mode: Mode, workers: u32) {
+    const COMING: usize = 16;
+    for budget in [Budget::Shipped, Budget::One, Budget::None] {
+        let plugin = json!({
+            "explain": {"response_header": true},
+            "policy": {"name": "round_robin"},
+            "health": patient(),
+        });
+        let mut options = FleetOptions::new(mode, workers, 2).plugin(plugin);
+        options.adjust = budget.apply();
+        let mut fleet = Fleet::start(options).await;
+        let bad = fleet.endpoints()[0].clone();
+        spoil(&fleet, &bad, "reset=headers");
+        // All are under way together, retries too.
+        let good = fleet.endpoints()[1].clone();
+        spoil(&fleet, &good, "delay-headers=1500");
+        let mut coming = tokio::task::JoinSet::new();
+        for number in 0..COMING {
+            let client = fleet.client(Protocol::Http1);
+            coming.spawn(async move { client.send(Call::chat(&chat(number, false))).await });
+        }
+        let answers: Vec<_> = coming
+            .join_all()
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        let first_on_bad = answers
+            .iter()
+            .filter(|answer| decided(&answer.headers, "endpoint") == bad)
+            .count();
+        assert!(first_on_bad >= 4, "{first_on_bad} of {COMING}");
+        let allowed = match budget {
+            Budget::Shipped => first_on_bad,
+            Budget::One => 1,
+            Budget::None => 0,
+        };
+        let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+        let count = |wanted: u16| statuses.iter().filter(|status| **status == wanted).count();
+        assert_eq!(count(503), first_on_bad - allowed, "{statuses:?}");
+        assert_eq!(count(200), COMING - count(503), "{statuses:?}");
+        let stats = at_rest(&fleet).await;
+        let retried = stats.metric("warmroute_retries_total", &[]);
+        assert_eq!(retried, allowed as f64);
+        unharmed(&mut fleet).await;
+    }
+}
+
+mod retries_end_with_the_budget {
+    with_one_and_four_workers!(override_host: run, OverrideHost, OverrideHost);
+    with_one_and_four_workers!(composite: run, Composite, Composite);
+    use super::budget as run;
 }

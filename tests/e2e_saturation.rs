@@ -15,7 +15,7 @@ use support::check::{becomes, inflight_becomes, unharmed};
 use support::client::{Answer, Call, HttpClient, Protocol, Streaming};
 use support::config::Mode;
 use support::fleet::{Fleet, FleetOptions};
-use support::mock::Fault;
+use support::mock::{Fault, Mock};
 
 const LIMIT: usize = 2;
 const REPLICAS: usize = 2;
@@ -182,3 +182,51 @@ async fn other_limits_hold_too() {
         unharmed(&mut fleet).await;
     }
 }
+
+/// A KV cache as full as the limit is like any other limit: others are preferred, and if there are none, the
+/// request is turned away.
+async fn full_kv(mode: Mode, workers: u32) {
+    let plugin = json!({
+        "policy": {"name": "round_robin"},
+        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150},
+        "saturation": {"max_kv": 0.9, "retry_after_s": 3},
+    });
+    let mut fleet = Fleet::start(FleetOptions::new(mode, workers, REPLICAS).plugin(plugin)).await;
+    // Connections of their own, so that they come to all workers.
+    let clients: Vec<_> = (0..8).map(|_| fleet.client(Protocol::Http1)).collect();
+    let usage = |mock: &Mock, usage: &str| {
+        let page = format!("vllm:num_requests_running 0\nvllm:kv_cache_usage_perc {usage}\n");
+        mock.set_metrics(Some(page));
+    };
+    let served = || {
+        let requests = fleet.mocks[0].seen().into_iter();
+        requests.filter(|seen| seen.method == "POST").count()
+    };
+    // What three scrapes take.
+    let known = Duration::from_millis(800);
+    for (figures, turned_away, first_serves) in [
+        (["0.89", "0.9"], false, true),
+        (["1.0", "0.5"], false, false),
+        (["0.9", "0.91"], true, false),
+        (["0.2", "1.0"], false, true),
+    ] {
+        for (mock, figure) in fleet.mocks.iter().zip(figures) {
+            usage(mock, figure);
+        }
+        tokio::time::sleep(known).await;
+        let before = served();
+        for client in &clients {
+            let answer = client.send(Call::chat(&chat(false))).await.unwrap();
+            match turned_away {
+                true => is_turned_away(&answer),
+                false => assert_eq!(answer.status, 200, "{figures:?}: {}", answer.text()),
+            }
+        }
+        assert_eq!(served() > before, first_serves, "{figures:?}");
+    }
+    unharmed(&mut fleet).await;
+}
+
+with_one_and_four_workers!(
+    full_kv_caches_turn_requests_away: full_kv, OriginalDst, OverrideHost
+);

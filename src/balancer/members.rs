@@ -106,4 +106,20 @@ mod tests {
         let totals = balancer.totals(&store);
         assert!(totals.values().all(Load::is_zero), "{totals:?}");
     }
+
+    #[test]
+    fn who_served_and_left_is_charged_and_a_stranger_is_not() {
+        let json = br#"{"endpoints": [{"address": "10.0.0.1:80"}]}"#;
+        let mut balancer = Balancer::new(Rc::new(Config::parse(json).unwrap()), 1);
+        let (store, gone) = (MemoryStore::new(), endpoint("10.0.0.2:80"));
+        let (_, reservation) = balancer.pick(&store, 0, 1, ASK).unwrap();
+        let first = reservation.endpoint();
+        let tried = [first, gone.id()];
+        let reservation = balancer.served_by(&store, 0, reservation, 0, &tried, "10.9.9.9:80");
+        assert_eq!(reservation.endpoint(), first);
+        let reservation = balancer.served_by(&store, 0, reservation, 0, &tried, gone.name());
+        assert_eq!(reservation.endpoint(), gone.id());
+        balancer.complete(&store, 0, reservation);
+        assert!(balancer.totals(&store).values().all(Load::is_zero));
+    }
 }

@@ -15,22 +15,29 @@ fn known_of<'a>(candidate: &Candidate, known: &'a [Known]) -> Option<&'a Known> 
     known.get(usize::try_from(candidate.endpoint).ok()?)
 }
 
-/// Leaves those that serve the model; if there are none, those of which that is not known yet.
+fn serves(candidate: &Candidate, known: &[Known]) -> Serves {
+    known_of(candidate, known).map_or(Serves::No, |known| known.serves)
+}
+
+/// Leaves those that serve the model, and those of which that is not known yet.
 ///
 /// # Errors
 /// [`Refusal::UnknownModel`] if all serve others.
 pub(super) fn keep(candidates: &mut Vec<Candidate>, known: &[Known]) -> Result<(), Refusal> {
-    let serves = |candidate: &Candidate| {
-        let known = known_of(candidate, known);
-        known.map_or(Serves::No, |known| known.serves)
-    };
-    let best = candidates.iter().map(serves).min();
-    match best {
-        Some(Serves::No) => return Err(Refusal::UnknownModel),
-        Some(best) => candidates.retain(|candidate| serves(candidate) == best),
-        None => {}
+    let had_any = !candidates.is_empty();
+    candidates.retain(|candidate| serves(candidate, known) != Serves::No);
+    match had_any && candidates.is_empty() {
+        true => Err(Refusal::UnknownModel),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Leaves those that are known to serve the model, if one of them may be picked.
+pub(super) fn prefer_known(candidates: &mut Vec<Candidate>, known: &[Known]) {
+    let is_known = |candidate: &Candidate| serves(candidate, known) == Serves::Yes;
+    if candidates.iter().any(is_known) {
+        candidates.retain(is_known);
+    }
 }
 
 /// Leaves those that have the adapter at hand, and tells the others, the least loaded first.
@@ -65,6 +72,13 @@ impl PoolState {
         eligible.digest()
     }
 
+    /// Whether one of the endpoints may serve the model, or one that is still to come.
+    fn may_serve(&self, catalogue: &Catalogue, wanted: &Wanted<'_>) -> bool {
+        let endpoints = self.config.pool.endpoints();
+        let serves = |endpoint| catalogue.serves(endpoint, wanted) != Serves::No;
+        endpoints.is_empty() || endpoints.iter().any(serves)
+    }
+
     /// Whether one of the endpoints names the model among others.
     fn lists(&self, catalogue: &Catalogue, wanted: &Wanted<'_>) -> bool {
         let mut endpoints = self.config.pool.endpoints().iter();
@@ -74,7 +88,7 @@ impl PoolState {
 
 impl Balancer {
     /// The pool for `model`: the one that names it, else one with an endpoint that lists it, else the first
-    /// that names none, else the first.
+    /// that names none and may serve it, else the first that names none, else the first.
     pub fn pool_for(&self, model: Option<&str>) -> usize {
         if self.pools.len() < 2 {
             return 0;
@@ -87,9 +101,14 @@ impl Balancer {
             let lists = |pool: &PoolState| pool.lists(&self.catalogue, &wanted);
             position(&|pool| open(pool) && lists(pool)).or_else(|| position(&lists))
         };
+        // Where not all have been heard, nobody can say that there is no such model.
+        let possible = |wanted: Wanted<'_>| {
+            position(&|pool| open(pool) && pool.may_serve(&self.catalogue, &wanted))
+        };
         model
             .and_then(named)
             .or_else(|| self.catalogue.wanted(model).and_then(listed))
+            .or_else(|| self.catalogue.wanted(model).and_then(possible))
             .or_else(|| position(&open))
             .unwrap_or(0)
     }
@@ -117,13 +136,6 @@ impl Balancer {
         adapters: &Adapters,
     ) {
         self.catalogue.scraped(store, now_ms, endpoint, adapters);
-    }
-
-    /// Gives up what is known of endpoints that are long gone; once a minute is often enough.
-    pub fn sweep_models<S: Store + ?Sized>(&self, store: &S, now_ms: u64) {
-        let members = self.endpoints();
-        let named = |endpoint| members.contains_key(&endpoint);
-        self.catalogue.sweep(store, now_ms, &named);
     }
 
     /// The gateway's own answer to a `GET` of `path`, the list of all models or the card of one; `None` if

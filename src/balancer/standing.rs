@@ -41,7 +41,7 @@ pub(super) fn keep(
             .extract_if(.., |candidate| !may_be(candidate))
             .filter(|candidate| is_last_resort(standing_of(candidate)))
             .collect();
-        reserve.sort_by_key(|one| (standing_of(one), one.load.requests));
+        reserve.sort_by_cached_key(|one| (standing_of(one), one.load.requests));
         reserve.truncate(RANKED);
         return Ok(reserve);
     }
@@ -93,7 +93,8 @@ impl Balancer {
         let others = decision.endpoints.iter().skip(1).chain(&decision.behind);
         let mut others: Vec<u32> = others.filter(|one| !is_probed(one)).copied().collect();
         if others.is_empty() || is_last_resort(standing) {
-            others.extend(&decision.reserve);
+            let reserve = decision.reserve.iter();
+            others.extend(reserve.filter(|one| !is_probed(one)));
         } else {
             decision.overload = Overload::Elsewhere;
         }

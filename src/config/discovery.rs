@@ -5,6 +5,9 @@ use crate::scrape::clusters::MAX_NAME_BYTES;
 
 /// Most clusters that all pools may name together, and most whose verdicts may be taken.
 pub const MAX_CLUSTERS: usize = 64;
+/// Longest interval and longest timeout, in milliseconds: verdicts count for [`VERDICT_MS`](crate::health::VERDICT_MS)
+/// after they were last said, and must be said again before.
+const MAX_WAIT_MS: u32 = 20_000;
 
 /// When and from where Envoy's list of clusters is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,9 +76,9 @@ pub(super) fn discovery_of(
     }
     let path = path_of("discovery.path", raw.path, "/clusters?format=json")?;
     let interval = "discovery.interval_ms";
-    let interval_ms = whole(interval, raw.interval_ms, 1_000, 100, 3_600_000)?;
+    let interval_ms = whole(interval, raw.interval_ms, 1_000, 100, MAX_WAIT_MS)?;
     let (timeout, most) = ("discovery.timeout_ms", interval_ms.min(800));
-    let timeout_ms = whole(timeout, raw.timeout_ms, most, 10, 60_000)?;
+    let timeout_ms = whole(timeout, raw.timeout_ms, most, 10, MAX_WAIT_MS)?;
     Ok(Some(DiscoveryConfig {
         cluster: raw.cluster,
         path,

@@ -49,9 +49,17 @@ pub(super) fn health_of(
             max_rest_ms: u64::from(max_rest_ms),
             kv_full_permille: thousandths("health.kv_full", raw.kv_full, 980, 1, 1_000)?,
             kv_full_ms: u64::from(kv_full_ms),
-            scraped_ms: scrape.map(|scrape| scrape.stale_after_ms),
+            scraped_ms: scrape.map(told_ms),
         },
         path: asked("health.path", path)?,
         sleep_path: asked("health.sleep_path", raw.sleep_path.as_deref().unwrap_or(""))?,
     })
+}
+
+/// How long what engines say counts: as long as their figures do, and never so short that it runs out before
+/// they were asked again.
+fn told_ms(scrape: &ScrapeConfig) -> u64 {
+    let renewed_ms = scrape.interval_ms.saturating_mul(2);
+    let renewed_ms = renewed_ms.saturating_add(scrape.timeout_ms);
+    scrape.stale_after_ms.max(renewed_ms)
 }

@@ -322,7 +322,9 @@ impl Config {
                 60_000,
             )?),
             models,
-            saturation: saturation.map(saturation::saturation_of).transpose()?,
+            saturation: saturation
+                .map(|saturation| saturation::saturation_of(saturation, scrape.as_ref()))
+                .transpose()?,
             health: health_of(health, scrape.as_ref())?,
             scrape,
             explain: Explain {

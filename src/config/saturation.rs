@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::raw::Whole;
-use super::{ConfigError, thousandths, whole};
+use super::{ConfigError, ScrapeConfig, thousandths, whole};
 
 /// Most priorities with a share.
 const MAX_SHARES: usize = 32;
@@ -63,7 +63,14 @@ impl Priority {
     }
 }
 
-pub(super) fn saturation_of(raw: Raw) -> Result<Saturation, ConfigError> {
+pub(super) fn saturation_of(
+    raw: Raw,
+    scrape: Option<&ScrapeConfig>,
+) -> Result<Saturation, ConfigError> {
+    if raw.max_kv.is_some() && scrape.is_none() {
+        let problem = "needs `scrape`, by which it is known";
+        return Err(ConfigError::new("saturation.max_kv", problem));
+    }
     let limit = |name: &str, value: Option<Whole>, highest: u32| {
         let path = format!("saturation.{name}");
         value

@@ -156,6 +156,12 @@ impl Wanted {
                 "{more} members of cluster `{name}` are left out: there are more than {MAX_MEMBERS}"
             ));
         }
+        let is_first = is_empty && !self.seemed_empty && !self.members.is_empty();
+        if is_first {
+            *problem = Some(format!(
+                "cluster `{name}` has no member any more, if that is said again"
+            ));
+        }
         let seemed_empty = std::mem::replace(&mut self.seemed_empty, is_empty);
         let is_sure = !is_empty || seemed_empty || self.members.is_empty();
         is_sure.then_some(cluster.members)

@@ -192,10 +192,10 @@ fn a_pool_is_not_emptied_by_one_answer() {
     let a = |a: Option<Cluster>| [a, cluster(Vec::new()), cluster(Vec::new())];
     let (full, empty) = (healthy(&["10.0.0.1:80"]), cluster(Vec::new()));
     hear(&mut knows, &store, 1_000, a(full.clone())).unwrap();
-    hear(&mut knows, &store, 2_000, a(empty.clone())).unwrap();
+    hear(&mut knows, &store, 2_000, a(empty.clone())).unwrap_err();
     assert_eq!(names(&knows), ["10.0.0.1:80"]);
     hear(&mut knows, &store, 3_000, a(full)).unwrap();
-    hear(&mut knows, &store, 4_000, a(empty.clone())).unwrap();
+    hear(&mut knows, &store, 4_000, a(empty.clone())).unwrap_err();
     assert_eq!(names(&knows), ["10.0.0.1:80"], "not twice in a row");
     hear(&mut knows, &store, 5_000, a(None)).unwrap_err();
     hear(&mut knows, &store, 6_000, a(empty.clone())).unwrap();

@@ -123,7 +123,7 @@ impl Root {
         self.poll(vm, now_ms, &totals);
         vm.metrics.gauges(&vm.balancer, &totals, now_ms);
         if vm.ticks.is_multiple_of(SWEEP_TICKS) {
-            vm.balancer.sweep_models(&SharedData, now_ms);
+            vm.balancer.sweep(&SharedData, now_ms);
         }
     }
 
@@ -172,7 +172,11 @@ impl Root {
             return;
         };
         let now_ms = host::now_ns() / 1_000_000;
-        let totals = vm.balancer.totals(&SharedData);
+        // Of the one endpoint and of now: what came since the tick may be in the engine's gauges.
+        let totals = match question {
+            Question::Metrics => BTreeMap::from([(id, vm.balancer.total(&SharedData, id))]),
+            _ => BTreeMap::new(),
+        };
         let answer = poller.answered((id, question), now_ms, status, body, &totals);
         if let Some(signal) = health::signal_of(question, &answer, status, body) {
             vm.balancer.heard(&SharedData, now_ms, id, signal);

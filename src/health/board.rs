@@ -11,8 +11,7 @@ use crate::state::{Store, Update, Version, update};
 const KEY: &str = "warmroute/1/health";
 const MAGIC: &[u8] = b"WRH1";
 
-/// Most endpoints that rows are kept for. Of more, only the VM that heard something knows it, until its next
-/// tick.
+/// Most endpoints that rows are kept for. Of more, those that were heard of last.
 pub const MAX_ROWS: usize = 4_096;
 
 /// One VM's view of all endpoints' health.
@@ -39,9 +38,18 @@ impl Board {
         &self.settings
     }
 
-    /// Takes over what other VMs have written. Call it with every tick.
-    pub fn refresh<S: Store + ?Sized>(&mut self, store: &S) {
+    /// Takes over what other VMs have written, and drops what says nothing any more. Call it with every tick, and
+    /// once before traffic starts.
+    pub fn refresh<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
+        self.load(store);
+        self.rows.retain(|(_, row)| !row.is_spent(now_ms));
+    }
+
+    fn load<S: Store + ?Sized>(&mut self, store: &S) {
         let Some((bytes, version)) = store.get(KEY) else {
+            // Born under traffic, it would overwrite what another VM has just heard. If the store fails, it
+            // is tried again.
+            let _ = store.put(KEY, MAGIC);
             return;
         };
         if self.version == Some(version) {
@@ -152,7 +160,10 @@ impl Board {
             before = find(bytes, endpoint).map_or_else(Row::default, codec::decode);
             row = before;
             changed = act.apply(&mut row, now_ms, &settings);
-            changed && put(bytes, endpoint, &row)
+            if changed {
+                put(bytes, endpoint, &row, now_ms);
+            }
+            changed
         });
         if outcome == Update::Failed {
             before = self.row(endpoint);
@@ -167,7 +178,10 @@ impl Board {
                 }
             }
             (Err(_), true) => {}
-            (Err(place), false) => self.rows.insert(place, (endpoint, row)),
+            (Err(place), false) => {
+                self.rows.insert(place, (endpoint, row));
+                self.keep_to_limit();
+            }
         }
         let (from, _) = before.state(now_ms, &settings);
         let (to, why) = row.state(now_ms, &settings);
@@ -177,6 +191,16 @@ impl Board {
             to,
             why,
         })
+    }
+
+    /// The store's rows have the same limit; without it, or between two ticks, this VM may have heard of more.
+    fn keep_to_limit(&mut self) {
+        if self.rows.len() > MAX_ROWS {
+            let rows = self.rows.iter().enumerate();
+            if let Some((oldest, _)) = rows.min_by_key(|(_, (_, row))| row.heard_s) {
+                self.rows.remove(oldest);
+            }
+        }
     }
 }
 
@@ -190,7 +214,7 @@ enum Act {
 impl Act {
     /// Says whether anything changed.
     fn apply(self, row: &mut Row, now_ms: u64, settings: &Settings) -> bool {
-        match self {
+        let changed = match self {
             Self::Hear(signal) => row.hear(signal, now_ms, settings),
             Self::Claim => {
                 let free = row.standing(now_ms, settings) == Standing::Probing;
@@ -199,7 +223,11 @@ impl Act {
                 }
                 free
             }
+        };
+        if changed {
+            row.changed(now_ms);
         }
+        changed
     }
 }
 
@@ -213,37 +241,43 @@ fn find(bytes: &[u8], endpoint: EndpointId) -> Option<&[u8]> {
     rows.find(|row| codec::endpoint(row) == Some(endpoint))
 }
 
-/// Writes a row into its place, or between the others, which are in order. One that says nothing is taken out.
-/// Says whether the bytes changed: there may be no room.
-fn put(bytes: &mut Vec<u8>, endpoint: EndpointId, row: &Row) -> bool {
-    if !bytes.starts_with(MAGIC) {
-        bytes.clear();
-        bytes.extend_from_slice(MAGIC);
-    }
-    let at = |number: usize| MAGIC.len().saturating_add(number.saturating_mul(ROW));
-    let whole = rows(bytes).len() / ROW;
-    bytes.truncate(at(whole));
-    let ids = rows(bytes).chunks_exact(ROW).map(codec::endpoint);
-    let found = ids.clone().position(|id| id == Some(endpoint));
-    match (found, *row == Row::default()) {
-        (Some(found), true) => {
-            bytes.copy_within(at(found.saturating_add(1)).., at(found));
-            bytes.truncate(at(whole.saturating_sub(1)));
-            return true;
+/// Writes a row into its place between the others, which are in order, or takes it out if it says nothing. So
+/// are others that say nothing any more, and if there is no room, the one that was heard of longest ago.
+fn put(bytes: &mut Vec<u8>, endpoint: EndpointId, row: &Row, now_ms: u64) {
+    let mut kept = Vec::with_capacity(bytes.len().saturating_add(MAGIC.len() + ROW));
+    kept.extend_from_slice(MAGIC);
+    let mut place = None;
+    let mut oldest: Option<(u32, usize)> = None;
+    for bytes in rows(bytes).chunks_exact(ROW) {
+        let (id, other) = (codec::endpoint(bytes), codec::decode(bytes));
+        if id == Some(endpoint) || other.is_spent(now_ms) {
+            continue;
         }
-        (None, true) => return false,
-        (None, false) if whole >= MAX_ROWS => return false,
-        _ => {}
+        let at = kept.len();
+        if place.is_none() && id > Some(endpoint) {
+            place = Some(at);
+        }
+        if oldest.is_none_or(|(heard_s, _)| other.heard_s < heard_s) {
+            oldest = Some((other.heard_s, at));
+        }
+        kept.extend_from_slice(bytes);
     }
-    let number = found.unwrap_or_else(|| {
-        let behind = ids.clone().position(|id| id > Some(endpoint));
-        behind.unwrap_or(whole)
-    });
-    if found.is_none() {
-        bytes.resize(at(whole.saturating_add(1)), 0);
-        bytes.copy_within(at(number)..at(whole), at(number.saturating_add(1)));
+    if *row != Row::default() {
+        let mut place = place.unwrap_or(kept.len());
+        if let Some((_, at)) = oldest
+            && kept.len() >= MAGIC.len() + MAX_ROWS * ROW
+        {
+            kept.copy_within(at.saturating_add(ROW).., at);
+            kept.truncate(kept.len().saturating_sub(ROW));
+            if at < place {
+                place = place.saturating_sub(ROW);
+            }
+        }
+        let mut written = [0; ROW];
+        codec::encode(endpoint, row, &mut written);
+        let behind = kept.split_off(place.min(kept.len()));
+        kept.extend_from_slice(&written);
+        kept.extend_from_slice(&behind);
     }
-    let place = bytes.get_mut(at(number)..at(number.saturating_add(1)));
-    codec::encode(endpoint, row, place.unwrap_or_default());
-    true
+    *bytes = kept;
 }

@@ -8,11 +8,12 @@ use crate::state::codec::{read_u32, read_u64};
 /// Bytes of one row.
 pub(super) const ROW: usize = 132;
 const LONG: usize = 13;
-const SHORT: usize = 6;
+const SHORT: usize = 7;
 
-/// Bits of the last of the short figures.
+/// Bits of the sixth of the short figures.
 const WHY_BITS: u32 = 8;
 const ALIVE_BIT: u32 = 1 << 24;
+/// The last of the long figures is when it came, not when it left.
 const WARMING_BIT: u32 = 1 << 25;
 const BLAMED_BIT: u32 = 1 << 26;
 
@@ -51,7 +52,7 @@ pub(super) fn encode(endpoint: EndpointId, row: &Row, bytes: &mut [u8]) {
         row.kv_full_since_ms,
         row.kv_full_ms,
         row.verdict_ms,
-        row.left_ms,
+        row.left_ms.max(row.warming_ms),
     ];
     let place = |place: Option<usize>| u32::try_from(place.unwrap_or(0)).unwrap_or(0);
     let why = |why: Why| place(WHY.iter().position(|known| *known == why));
@@ -59,7 +60,7 @@ pub(super) fn encode(endpoint: EndpointId, row: &Row, bytes: &mut [u8]) {
     let mut marks = why(row.ejected_why) | (why(row.rest_why) << WHY_BITS);
     marks |= verdict << (2 * WHY_BITS);
     marks |= if row.alive_since { ALIVE_BIT } else { 0 };
-    marks |= if row.warming { WARMING_BIT } else { 0 };
+    marks |= if row.warming_ms != 0 { WARMING_BIT } else { 0 };
     marks |= if row.blamed { BLAMED_BIT } else { 0 };
     let short: [u32; SHORT] = [
         row.failures,
@@ -68,6 +69,7 @@ pub(super) fn encode(endpoint: EndpointId, row: &Row, bytes: &mut [u8]) {
         row.rest.length_ms,
         row.rests,
         marks,
+        row.heard_s,
     ];
     let Some((head, tail)) = bytes.split_at_mut_checked(LONG * 8) else {
         return;
@@ -92,6 +94,10 @@ pub(super) fn decode(bytes: &[u8]) -> Row {
     let marks = short(5);
     let byte = |number: u32| (marks >> (number * WHY_BITS)) as usize & 0xFF;
     let why = |number: u32| WHY.get(byte(number)).copied().unwrap_or_default();
+    let (left_ms, warming_ms) = match marks & WARMING_BIT {
+        0 => (long(12), 0),
+        _ => (0, long(12)),
+    };
     let rest = |since: usize, length: usize| Rest {
         since_ms: long(since),
         length_ms: short(length),
@@ -116,7 +122,8 @@ pub(super) fn decode(bytes: &[u8]) -> Row {
         kv_full_ms: long(10),
         verdict: VERDICTS.get(byte(2) & 0x0F).copied().unwrap_or_default(),
         verdict_ms: long(11),
-        warming: marks & WARMING_BIT != 0,
-        left_ms: long(12),
+        warming_ms,
+        left_ms,
+        heard_s: short(6),
     }
 }

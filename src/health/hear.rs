@@ -7,6 +7,10 @@ use super::{LIFE_MS, PROBE_MS, Row, Settings, Signal, Verdict, Why};
 const VERDICT_AGAIN_MS: u64 = 1_000;
 /// Life that shows again and again is written down this often, in milliseconds.
 const LIFE_AGAIN_MS: u64 = 500;
+/// A bad verdict is not taken back so soon after it was last said, in milliseconds: another configuration,
+/// that looks at another cluster, may go on saying it. With the intervals of both at 1,000 and
+/// [`VERDICT_AGAIN_MS`] it is written down at least every 2,000.
+const VERDICT_STANDS_MS: u64 = 2_500;
 
 /// Whether an outcome is one of several of the same cause.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +25,9 @@ impl Row {
     /// Takes a signal. Says whether anything changed.
     pub fn hear(&mut self, signal: Signal, now_ms: u64, settings: &Settings) -> bool {
         let before = *self;
+        if self.is_spent(now_ms) {
+            *self = Self::default();
+        }
         // 0 is never.
         self.take(signal, now_ms.max(1), settings);
         *self != before
@@ -29,6 +36,14 @@ impl Row {
     /// Whether a probe is under way.
     pub fn is_claimed(&self, now_ms: u64) -> bool {
         is_fresh(self.probe_ms, now_ms, PROBE_MS)
+    }
+
+    /// Notes when it changed; one that says nothing is the default again.
+    pub(super) fn changed(&mut self, now_ms: u64) {
+        self.heard_s = 0;
+        if *self != Self::default() {
+            self.heard_s = u32::try_from(now_ms / 1_000).unwrap_or(u32::MAX).max(1);
+        }
     }
 
     /// The next request probes.
@@ -63,12 +78,15 @@ impl Row {
             }
             Signal::ScrapeSilent => self.silent(now_ms),
             Signal::ScrapeRefused => self.refused_ms = now_ms,
-            Signal::EngineHealthy => self.unhealthy_ms = 0,
+            Signal::EngineHealthy => {
+                self.alive(now_ms, settings);
+                self.unhealthy_ms = 0;
+            }
             Signal::EngineUnhealthy => self.unhealthy_ms = now_ms,
             Signal::Asleep => self.asleep_ms = now_ms,
             Signal::Awake => self.asleep_ms = 0,
             Signal::Envoy(verdict) => self.judged(verdict, now_ms),
-            Signal::Came => self.came(),
+            Signal::Came => self.came(now_ms),
             Signal::Left => {
                 *self = Self {
                     left_ms: now_ms,
@@ -109,7 +127,7 @@ impl Row {
 
     /// A refused scrape is no silence: an engine that is being stopped finishes what it has.
     fn alive(&mut self, now_ms: u64, settings: &Settings) {
-        self.warming = false;
+        self.warming_ms = 0;
         self.alive_since = self.ejected.is_set();
         if is_fresh(self.silent_ms, now_ms, settings.told_ms()) {
             say_again(&mut self.life_ms, now_ms, LIFE_AGAIN_MS);
@@ -200,7 +218,7 @@ impl Row {
         self.silent_ms = 0;
         self.life_ms = 0;
         self.refused_ms = 0;
-        self.warming = false;
+        self.warming_ms = 0;
         if self.ejected.is_set() && settings.scraped_ms.is_some() {
             self.alive_since = true;
             if self.ejected_why == Why::Refused {
@@ -224,8 +242,10 @@ impl Row {
 
     fn judged(&mut self, verdict: Verdict, now_ms: u64) {
         if matches!(verdict, Verdict::Healthy | Verdict::Degraded) {
-            self.verdict = Verdict::default();
-            self.verdict_ms = 0;
+            if !is_fresh(self.verdict_ms, now_ms, VERDICT_STANDS_MS) {
+                self.verdict = Verdict::default();
+                self.verdict_ms = 0;
+            }
             return;
         }
         if self.verdict != verdict {
@@ -236,11 +256,11 @@ impl Row {
     }
 
     /// One that was away is another one now.
-    fn came(&mut self) {
+    fn came(&mut self, now_ms: u64) {
         if self.left_ms != 0 {
             *self = Self::default();
         }
-        self.warming = true;
+        self.warming_ms = now_ms;
     }
 }
 

@@ -39,11 +39,15 @@ use crate::endpoint::EndpointId;
 pub const PROBE_MS: u64 = 10_000;
 /// A sign of life this recent outweighs silence, in milliseconds.
 pub const LIFE_MS: u64 = 2_000;
-/// How long what Envoy said of an endpoint counts after it was last said, in milliseconds.
+/// How long what Envoy said of an endpoint counts after it was last said, in milliseconds. Discovery may ask as
+/// seldom as every 20,000.
 pub const VERDICT_MS: u64 = 60_000;
 /// How long an endpoint that left is kept from new requests, in milliseconds: until every worker has
 /// taken it out of its pools.
 pub const LEFT_MS: u64 = 5_000;
+/// A row that nothing has changed for so long says nothing any more, in milliseconds: the endpoint may be gone from
+/// every configuration, without anybody to say so. Longer than any rest.
+pub const FORGET_MS: u64 = 24 * 3_600_000;
 /// How many times the longest rest of ours an endpoint may ask for.
 pub const ASKED_REST_FACTOR: u64 = 10;
 /// How long what an engine says counts where nothing is scraped, in milliseconds.

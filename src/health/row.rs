@@ -1,7 +1,7 @@
 //! The facts about one endpoint, and what they come to at a moment.
 
 use super::time::{Rest, is_fresh};
-use super::{LEFT_MS, PROBE_MS, Settings, Standing, State, VERDICT_MS, Verdict, Why};
+use super::{FORGET_MS, LEFT_MS, PROBE_MS, Settings, Standing, State, VERDICT_MS, Verdict, Why};
 
 /// What has been heard of one endpoint, as far as it still matters. Of one that nothing bad was heard of, it
 /// is the default.
@@ -49,10 +49,12 @@ pub struct Row {
     pub(super) verdict: Verdict,
     /// When Envoy last said so.
     pub(super) verdict_ms: u64,
-    /// It has come, and nothing good was heard of it yet.
-    pub(super) warming: bool,
-    /// When it left.
+    /// When it came, if nothing good was heard of it yet. Never if it left.
+    pub(super) warming_ms: u64,
+    /// When it left. Never if it is warming.
     pub(super) left_ms: u64,
+    /// When anything changed here, in seconds, as far as the [`Board`](super::Board) knows.
+    pub(super) heard_s: u32,
 }
 
 impl Row {
@@ -66,8 +68,7 @@ impl Row {
         } else if self.envoy_says(Verdict::Unhealthy, now_ms) {
             (State::Ejected, Why::Envoy)
         } else if self.ejected.is_set() {
-            // A client's request is too good to try what an engine has just said of itself.
-            match self.rests_out(now_ms, settings) && soft.is_none() {
+            match self.rests_out(now_ms, settings) && !self.holds_probe(soft, now_ms, settings) {
                 true => (State::Probing, self.ejected_why),
                 false => (State::Ejected, self.ejected_why),
             }
@@ -75,7 +76,7 @@ impl Row {
             (State::Resting, why)
         } else if self.blamed {
             (State::Probing, Why::Blamed)
-        } else if self.warming && settings.scraped_ms.is_some() {
+        } else if self.is_warming(now_ms, settings) {
             (State::Warming, Why::Nothing)
         } else {
             (State::Ready, Why::Nothing)
@@ -110,7 +111,7 @@ impl Row {
 
     /// Whether a sign of life would change anything.
     pub fn wants_life(&self) -> bool {
-        self.silent_ms != 0 || self.warming || (self.ejected.is_set() && !self.alive_since)
+        self.silent_ms != 0 || self.warming_ms != 0 || (self.ejected.is_set() && !self.alive_since)
     }
 
     /// What it rests for, if it does.
@@ -130,8 +131,45 @@ impl Row {
         if told(self.silent_ms) && self.life_ms == 0 {
             return Some(Why::Silent);
         }
+        self.is_full(now_ms, settings).then_some(Why::KvFull)
+    }
+
+    fn is_full(&self, now_ms: u64, settings: &Settings) -> bool {
         let full_for_ms = self.kv_full_ms.saturating_sub(self.kv_full_since_ms);
-        (told(self.kv_full_ms) && full_for_ms >= settings.kv_full_ms).then_some(Why::KvFull)
+        is_fresh(self.kv_full_ms, now_ms, settings.told_ms()) && full_for_ms >= settings.kv_full_ms
+    }
+
+    /// Whether what it would rest for keeps a client's request from trying it: too good for that is what an
+    /// engine has just said of itself. That scrapes do not reach it may be due to the scrapes, and counts for
+    /// a time only.
+    fn holds_probe(&self, soft: Option<Why>, now_ms: u64, settings: &Settings) -> bool {
+        match soft {
+            None => false,
+            Some(Why::Silent | Why::Refused) => {
+                is_fresh(self.ejected.since_ms, now_ms, settings.max_rest_ms)
+                    || self.is_full(now_ms, settings)
+            }
+            Some(_) => true,
+        }
+    }
+
+    /// Where scrapes say nothing at all, that it has come is no news after a while.
+    fn is_warming(&self, now_ms: u64, settings: &Settings) -> bool {
+        let most_ms = settings.told_ms().saturating_mul(2);
+        settings.scraped_ms.is_some() && is_fresh(self.warming_ms, now_ms, most_ms)
+    }
+
+    /// Whether it says nothing any more, whatever the settings: it left a while ago, and nothing else was
+    /// heard; or nothing was heard for very long.
+    pub(super) fn is_spent(&self, now_ms: u64) -> bool {
+        let heard_ms = u64::from(self.heard_s).saturating_mul(1_000);
+        let is_forgotten = heard_ms != 0 && heard_ms.abs_diff(now_ms) >= FORGET_MS;
+        let mut rest = *self;
+        rest.heard_s = 0;
+        if !is_fresh(rest.left_ms, now_ms, LEFT_MS) {
+            rest.left_ms = 0;
+        }
+        is_forgotten || rest == Self::default()
     }
 
     fn envoy_says(&self, verdict: Verdict, now_ms: u64) -> bool {

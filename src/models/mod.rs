@@ -47,6 +47,8 @@ struct Known {
     /// Those of them that are adapters.
     adapters: Vec<u64>,
     active: Adapters,
+    /// The hash of the shared table that named it last.
+    table: u64,
 }
 
 /// One VM's view of what is served where.
@@ -81,22 +83,38 @@ impl Catalogue {
             return;
         };
         self.table = hash;
-        let mut old = std::mem::take(&mut self.known);
+        let mut relisted = false;
         for row in rows {
-            let known = place(&old, row.endpoint).ok();
-            let mut known = match known.and_then(|at| old.get_mut(at)) {
-                Some(known) => std::mem::replace(known, Known::new(row.endpoint)),
-                None => Known::new(row.endpoint),
+            let at = place(&self.known, row.endpoint).unwrap_or_else(|at| {
+                self.known.insert(at, Known::new(row.endpoint));
+                at
+            });
+            let Some(known) = self.known.get_mut(at) else {
+                continue;
             };
+            known.table = hash;
             known.active = row.adapters;
-            if known.listing != row.listing && !known.read(store, config.group, row.listing) {
-                // The list is being replaced: what was known stays until the next tick.
-                self.table = 0;
-            }
-            if let Err(at) = place(&self.known, row.endpoint) {
-                self.known.insert(at, known);
+            if known.listing != row.listing {
+                match known.read(store, config.group, row.listing) {
+                    true => relisted = true,
+                    // The list is being replaced: what was known stays until the next tick.
+                    false => self.table = 0,
+                }
             }
         }
+        self.known.retain(|known| {
+            let stays = known.table == hash;
+            relisted |= !stays;
+            stays
+        });
+        // Active adapters change all the time; lists do not.
+        if relisted {
+            self.unite();
+        }
+    }
+
+    /// Gathers what is an adapter anywhere.
+    fn unite(&mut self) {
         self.adapters.clear();
         for known in &self.known {
             for name in &known.adapters {
@@ -157,9 +175,8 @@ impl Catalogue {
         let wanted = self.wanted(Some(model));
         wanted.is_some_and(|wanted| {
             let serves = |endpoint: &&Endpoint| self.serves(endpoint, &wanted);
-            members
-                .iter()
-                .all(|endpoint| serves(endpoint) == Serves::No)
+            let mut all = members.iter();
+            !members.is_empty() && all.all(|endpoint| serves(endpoint) == Serves::No)
         })
     }
 
@@ -255,6 +272,7 @@ impl Known {
             names: Vec::new(),
             adapters: Vec::new(),
             active: Adapters::default(),
+            table: 0,
         }
     }
 

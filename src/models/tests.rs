@@ -197,6 +197,32 @@ fn an_adapter_is_best_placed_where_it_is_active_then_loaded_then_where_there_is_
 }
 
 #[test]
+fn what_is_an_adapter_anywhere_is_gathered_anew_when_a_list_changes_and_not_before() {
+    let mut desk = Desk::new("{}");
+    desk.answered(1, 200, BOTH);
+    desk.answered(2, 200, BASE);
+    let sql = vec![hash(b"sql")];
+    assert_eq!(desk.catalogue.adapters, sql);
+    // A mark that stays shows that nothing was gathered.
+    desk.catalogue.adapters.push(u64::MAX);
+    desk.scraped(1, Some(4), &["sql"]);
+    desk.scraped(2, Some(4), &["other"]);
+    assert_eq!(desk.affinity(1, "sql"), Affinity::Active);
+    assert_eq!(desk.catalogue.adapters.last(), Some(&u64::MAX));
+    desk.answered(2, 200, BOTH);
+    assert_eq!(desk.catalogue.adapters, sql);
+    desk.answered(1, 200, BASE);
+    assert_eq!(desk.catalogue.adapters, sql, "the other still has it");
+    // One that nobody names any more takes its adapters along.
+    let first = endpoint(1).id();
+    desk.catalogue
+        .sweep(&desk.store, 900_000, &|id| id == first);
+    desk.catalogue.tick(&desk.store);
+    assert!(desk.catalogue.adapters.is_empty());
+    assert_eq!(desk.serves(2, "sql"), Serves::Unknown);
+}
+
+#[test]
 fn all_workers_learn_what_one_of_them_heard() {
     let mut desk = Desk::new("{}");
     let mut other = Catalogue::new(config("{}"));

@@ -26,6 +26,11 @@ pub(super) fn hold(
     if !kind.eq_ignore_ascii_case(EVENT_STREAM) || view.response_status() != Some(200) {
         return;
     }
+    let encoding = view.response_header("content-encoding");
+    if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
+        // Nobody here can read how it begins.
+        return;
+    }
     flight.opening = Some(FirstEvent::default());
     // An answer in its place shows it too.
     flight.explanation.clone_from(&effects.response_header);

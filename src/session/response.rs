@@ -89,7 +89,14 @@ fn retried<S: Store + ?Sized>(
     let address = moment.view.upstream_address();
     if let Some(address) = address.and_then(|address| String::from_utf8(address).ok()) {
         let now_ms = moment.now_ms();
-        reservation = balancer.served_by(moment.store, now_ms, reservation, flight.pool, &address);
+        reservation = balancer.served_by(
+            moment.store,
+            now_ms,
+            reservation,
+            flight.pool,
+            &flight.ranked,
+            &address,
+        );
     }
     let retries = moment.view.attempts().unwrap_or(1).saturating_sub(1);
     if retries > 0 {

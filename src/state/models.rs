@@ -249,21 +249,19 @@ fn change<S: Store + ?Sized>(
     change: &mut dyn FnMut(&mut Row) -> bool,
 ) -> bool {
     let outcome = change_value(store, &key(group), &mut |bytes| {
-        let mut rows = decode_rows(bytes);
-        let place = rows.iter().position(|row| row.endpoint == endpoint);
-        let mut row = Row {
+        // Most often there is nothing new, and the other rows need not be read to see that.
+        let mut row = find_row(bytes, endpoint).unwrap_or_else(|| Row {
             endpoint,
-            at_ms: now_ms,
+            at_ms: 0,
             listing: Listing::Unheard,
             adapters: Adapters::default(),
-        };
-        if let Some(old) = place.and_then(|place| rows.get(place)) {
-            row.listing = old.listing;
-            row.adapters.clone_from(&old.adapters);
-        }
+        });
+        row.at_ms = now_ms;
         if !change(&mut row) {
             return false;
         }
+        let mut rows = decode_rows(bytes);
+        let place = rows.iter().position(|row| row.endpoint == endpoint);
         let full = rows.len() >= MAX_ROWS;
         match place.and_then(|place| rows.get_mut(place)) {
             Some(old) => *old = row,
@@ -307,12 +305,30 @@ fn decode_rows(bytes: &[u8]) -> Vec<Row> {
     rows
 }
 
-fn decode_row(bytes: &[u8]) -> Option<(Row, &[u8])> {
+/// The row of one endpoint, without a look into those of others.
+fn find_row(bytes: &[u8], endpoint: EndpointId) -> Option<Row> {
+    let mut rest = bytes.strip_prefix(TABLE)?;
+    for _ in 0..MAX_ROWS {
+        let (_, after) = split_row(rest)?;
+        if read_u64(rest, 0)? == endpoint.0 {
+            return decode_row(rest).map(|(row, _)| row);
+        }
+        rest = after;
+    }
+    None
+}
+
+/// The names of the first row, and what follows it.
+fn split_row(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let names = usize::try_from(read_u32(bytes, 32)?).ok()?;
     if names > MAX_ACTIVE {
         return None;
     }
-    let (names, after) = bytes.get(ROW..)?.split_at_checked(names * 8)?;
+    bytes.get(ROW..)?.split_at_checked(names * 8)
+}
+
+fn decode_row(bytes: &[u8]) -> Option<(Row, &[u8])> {
+    let (names, after) = split_row(bytes)?;
     let row = Row {
         endpoint: EndpointId(read_u64(bytes, 0)?),
         at_ms: read_u64(bytes, 8)?,
@@ -509,7 +525,12 @@ mod tests {
                     adapters: Adapters { max, active, names },
                 })
                 .collect();
-            prop_assert_eq!(decode_rows(&encode_rows(&rows)), rows);
+            let bytes = encode_rows(&rows);
+            for row in &rows {
+                let first = rows.iter().find(|one| one.endpoint == row.endpoint);
+                prop_assert_eq!(find_row(&bytes, row.endpoint), first.cloned());
+            }
+            prop_assert_eq!(decode_rows(&bytes), rows);
         }
     }
 }

@@ -12,6 +12,8 @@ use crate::scrape::Life;
 
 const MAGIC: &[u8] = b"WRR1";
 const ROW: usize = 72;
+/// The report on an endpoint that left is kept for so long, in milliseconds: it may come back.
+const KEEP_MS: u64 = 600_000;
 /// Stands for a figure that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -153,6 +155,26 @@ pub fn merge<S: Store + ?Sized>(store: &S, group: u64, asked_ms: u64, report: Re
     restarted && outcome == Update::Written
 }
 
+/// Gives up old reports on endpoints that are not `named` any more.
+pub fn sweep<S: Store + ?Sized>(
+    store: &S,
+    group: u64,
+    now_ms: u64,
+    named: &dyn Fn(EndpointId) -> bool,
+) {
+    update(store, &key(group), |bytes| {
+        let mut reports = decode_all(bytes);
+        let before = reports.len();
+        // One from the future was made before the clock was set back.
+        reports.retain(|one| now_ms.abs_diff(one.at_ms) < KEEP_MS || named(one.endpoint));
+        let fewer = reports.len() < before;
+        if fewer {
+            *bytes = encode_all(&reports);
+        }
+        fewer
+    });
+}
+
 fn decode(row: &[u8]) -> Option<Report> {
     let figure = |place| {
         Some(read_u64(row, place)?).map(|value| Some(value).filter(|value| *value != UNKNOWN))
@@ -283,6 +305,25 @@ mod tests {
         assert_eq!(reports.len(), MAX_KNOWN);
         assert_eq!(reports.first(), old.get(1), "the oldest went");
         assert_eq!(reports.last(), Some(&report));
+    }
+
+    #[test]
+    fn old_reports_on_endpoints_that_left_are_given_up() {
+        let store = MemoryStore::new();
+        let at = |endpoint, at_ms| Report {
+            at_ms,
+            ..counting(endpoint, None)
+        };
+        let reports = [at(1, 1_000), at(2, 1_000), at(3, 1_001)];
+        save(&store, 1, &reports);
+        let stays = |endpoint: EndpointId| endpoint.0 == 1;
+        sweep(&store, 1, 600_999, &stays);
+        assert_eq!(load(&store, 1), reports);
+        sweep(&store, 1, 601_000, &stays);
+        assert_eq!(load(&store, 1), [reports[0], reports[2]]);
+        sweep(&store, 1, 601_001, &stays);
+        // Who is named keeps the last one, however old: it tells of a restart.
+        assert_eq!(load(&store, 1), [reports[0]]);
     }
 
     #[test]

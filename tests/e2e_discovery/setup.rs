@@ -18,6 +18,8 @@ pub const INTERVAL: u64 = 1_000;
 /// Requests that must agree on where requests go; each has a connection of its own, so that it may come to any
 /// worker.
 const WITNESSES: usize = 24;
+/// Tokens of a stream that lasts.
+const SLOW_TOKENS: u32 = 60;
 
 /// What to start.
 pub struct Options {
@@ -45,10 +47,10 @@ pub fn fleet(replicas: usize) -> Options {
 }
 
 impl Options {
-    /// A token takes 100 ms, so that a stream of [`slow_chat`] takes seconds.
-    pub fn slow(mut self) -> Self {
+    /// A stream of [`slow_chat`] takes so many seconds.
+    pub fn streams_last(mut self, seconds: u32) -> Self {
         for mock in &mut self.mocks {
-            mock.profile.step_base_us = 100_000;
+            mock.profile.step_base_us = seconds * 1_000_000 / SLOW_TOKENS;
         }
         self
     }
@@ -103,10 +105,10 @@ pub fn chat(number: usize) -> Value {
     })
 }
 
-/// A stream of six seconds from a slow replica.
+/// A stream that lasts where [`Options::streams_last`] says how long.
 pub fn slow_chat() -> Value {
     json!({
-        "model": "tiny", "max_tokens": 60, "stream": true,
+        "model": "tiny", "max_tokens": SLOW_TOKENS, "stream": true,
         "messages": [{"role": "user", "content": "Count to sixty"}],
     })
 }

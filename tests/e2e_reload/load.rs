@@ -58,7 +58,8 @@ pub async fn open_loop(clients: Vec<HttpClient>, pause: Duration, long: Duration
     let mut number = 0_usize;
     while begun.elapsed() < long {
         let client = clients[number % clients.len()].clone();
-        let fault = match number / clients.len() % 4 {
+        // In pairs, so that each protocol has all of them, and at any time some are under way.
+        let fault = match number / 2 % 4 {
             0 => "delay-first=300",
             1 => "delay-headers=200",
             _ => "delay-first=5",

@@ -5,12 +5,14 @@ use super::load::{chat, failed, open_loop};
 use crate::support::check::{SETTLE, decided};
 use crate::support::client::Protocol;
 use crate::support::config::{EnvoyConfig, Mode, set};
+use crate::support::eds::EdsFile;
 use crate::support::envoy::EnvoyProcess;
 use crate::support::fleet::Fleet;
 use crate::support::mock::{Mock, MockOptions};
 use crate::support::root;
 use serde_json::json;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use warmroute::sim::replica::Profile;
@@ -48,14 +50,12 @@ struct Changing {
 }
 
 impl Changing {
-    fn new(mode: Mode, way: Way, mocks: &[Mock]) -> Self {
-        let addresses: Vec<_> = mocks.iter().map(Mock::addr).collect();
-        let shipped = EnvoyConfig::shipped(mode).unwrap();
+    /// `name` is the file's.
+    fn new(config: EnvoyConfig, way: Way, name: &str) -> Self {
         let plugin = json!({ "scrape": null, "explain": {"response_header": true} });
-        let config = shipped.endpoints(&addresses).unwrap();
         let directory = root().join("target/e2e");
         fs::create_dir_all(&directory).unwrap();
-        let name = format!("update-{mode:?}-{way:?}-{}.json", std::process::id());
+        let name = format!("update-{name}-{way:?}-{}.json", std::process::id());
         Self {
             way,
             config: config.plugin(&plugin).unwrap(),
@@ -123,6 +123,18 @@ async fn mocks() -> Vec<Mock> {
     mocks
 }
 
+/// Until all workers know of somebody who serves.
+async fn until_served(fleet: &Fleet) {
+    let (begun, mut in_a_row) = (Instant::now(), 0);
+    while in_a_row < 8 * WORKERS {
+        let answer = fleet.client(Protocol::Http1).send(chat(0, false)).await;
+        let served = answer.is_ok_and(|answer| answer.status == 200);
+        in_a_row = if served { in_a_row + 1 } else { 0 };
+        assert!(begun.elapsed() < SETTLE, "nobody serves");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Until a connection that has just been opened is served by this policy.
 async fn in_force(fleet: &Fleet, policy: &str) -> Duration {
     let begun = Instant::now();
@@ -156,9 +168,27 @@ async fn vms_become(fleet: &Fleet, wanted: f64) {
     }
 }
 
+fn addresses(mocks: &[Mock]) -> Vec<SocketAddr> {
+    mocks.iter().map(Mock::addr).collect()
+}
+
+/// Endpoints of the configuration.
 async fn changes(mode: Mode, way: Way) {
     let mocks = mocks().await;
-    let mut changing = Changing::new(mode, way, &mocks);
+    let shipped = EnvoyConfig::shipped(mode).unwrap();
+    let config = shipped.endpoints(&addresses(&mocks)).unwrap();
+    lose_nothing(mocks, Changing::new(config, way, mode.name())).await;
+}
+
+/// Endpoints that Envoy discovers: a new configuration begins with those that were known last.
+async fn changes_with_discovery(way: Way) {
+    let mocks = mocks().await;
+    let eds = EdsFile::new(&addresses(&mocks));
+    let config = EnvoyConfig::discovery(&eds).unwrap();
+    lose_nothing(mocks, Changing::new(config, way, "discovery")).await;
+}
+
+async fn lose_nothing(mocks: Vec<Mock>, mut changing: Changing) {
     changing.write(POLICIES[0]);
     let drain = DRAIN.as_secs().to_string();
     let bootstrap = changing.bootstrap();
@@ -167,6 +197,7 @@ async fn changes(mode: Mode, way: Way) {
         envoy: envoy.unwrap(),
         mocks,
     };
+    until_served(&fleet).await;
     in_force(&fleet, POLICIES[0]).await;
 
     let protocols = Protocol::ALL.into_iter().cycle().take(12);
@@ -186,7 +217,8 @@ async fn changes(mode: Mode, way: Way) {
     let outcomes = load.await.unwrap();
     let lost = failed(&outcomes);
     println!(
-        "{mode:?}, {way:?}: {} of {} lost",
+        "{}: {} of {} lost",
+        changing.file.display(),
         lost.len(),
         outcomes.len()
     );
@@ -202,6 +234,16 @@ async fn changes(mode: Mode, way: Way) {
         !log.contains("panicked") && !log.contains("critical"),
         "{log}"
     );
+}
+
+#[tokio::test]
+async fn a_new_configuration_loses_nothing_listener_discovery() {
+    changes_with_discovery(Way::Listener).await;
+}
+
+#[tokio::test]
+async fn a_new_configuration_loses_nothing_filter_discovery() {
+    changes_with_discovery(Way::Extension).await;
 }
 
 #[tokio::test]

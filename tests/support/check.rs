@@ -25,6 +25,16 @@ pub fn decided(headers: &HeaderMap, field: &str) -> String {
     found.unwrap_or_default().to_owned()
 }
 
+/// Who the filter says is tried next.
+///
+/// # Panics
+/// If there is nobody.
+pub fn second_choice(headers: &HeaderMap) -> String {
+    let ranked = decided(headers, "ranked");
+    let second = ranked.split('|').nth(1);
+    second.expect("a second choice").to_owned()
+}
+
 /// The replicas that got the request of this case, and what they got.
 pub fn seen(fleet: &Fleet, case: &str) -> Vec<(usize, Seen)> {
     let mut found = Vec::new();

@@ -14,8 +14,21 @@
     clippy::indexing_slicing
 )]
 
-/// `name: function, mode with one worker, mode with four`.
+/// `name: function, mode with one worker, mode with four`, or without modes `name: function`.
 macro_rules! with_one_and_four_workers {
+    ($name:ident: $run:ident) => {
+        mod $name {
+            #[tokio::test]
+            async fn with_one_worker() {
+                super::$run(1).await;
+            }
+
+            #[tokio::test]
+            async fn with_four_workers() {
+                super::$run(4).await;
+            }
+        }
+    };
     ($name:ident: $run:ident, $one:ident, $four:ident) => {
         mod $name {
             use crate::support::config::Mode;

@@ -102,6 +102,40 @@ fn f4_a_request_goes_to_endpoints_that_list_its_model_and_to_no_other() {
 }
 
 #[test]
+fn who_has_not_been_heard_is_asked_if_those_that_serve_the_model_may_not_be() {
+    let mut gateway = Gateway::asking(r#", "saturation": {"max_requests": 2}"#);
+    gateway.answered(1, 200, &list(&["base", "sql"]));
+    gateway.answered(2, 200, &list(&["base"]));
+    assert_eq!(gateway.used("sql", 2), [1]);
+    assert_eq!(gateway.used("sql", 1), [3], "the first is at its limit");
+    let mut gateway = Gateway::asking("");
+    gateway.answered(1, 200, &list(&["base", "sql"]));
+    gateway.answered(2, 200, &list(&["base"]));
+    let refused = crate::health::Signal::Refused;
+    gateway
+        .balancer
+        .heard(&gateway.store, 1_000, id(1), refused);
+    assert_eq!(gateway.used("sql", 1), [3], "the first is dead");
+}
+
+#[test]
+fn a_pool_that_has_not_been_heard_may_be_that_of_the_model() {
+    let gateway = || {
+        Gateway::new(
+            r#""pools": [
+            {"name": "a", "endpoints": [{"address": "10.0.0.1:80"}]},
+            {"name": "b", "endpoints": [{"address": "10.0.0.2:80"}]}],
+            "scrape": {"cluster": "c"}, "models": {}"#,
+        )
+    };
+    let mut one = gateway();
+    one.answered(1, 200, &list(&["base-a"]));
+    assert_eq!(one.used("base-b", 1), [2]);
+    one.answered(2, 200, &list(&["base-b"]));
+    assert_eq!(one.pick(Some("base-c")).unwrap_err(), Refusal::UnknownModel);
+}
+
+#[test]
 fn h2_a_model_that_nobody_serves_is_refused_once_all_have_said_what_they_serve() {
     let mut gateway = Gateway::asking("");
     assert_eq!(

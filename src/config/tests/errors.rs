@@ -196,3 +196,16 @@ fn errors_of_scraping() {
         ),
     ]);
 }
+
+#[test]
+fn a_limit_on_the_kv_cache_needs_scraping() {
+    let limit = r#""saturation": {"max_kv": 0.9}"#;
+    assert_eq!(
+        error(limit),
+        "saturation.max_kv: needs `scrape`, by which it is known"
+    );
+    let scraped = valid(&format!(r#"{limit}, "scrape": {{"cluster": "c"}}"#));
+    assert_eq!(scraped.saturation.unwrap().max_kv_permille, Some(900));
+    let others = valid(r#""saturation": {"max_requests": 9}"#);
+    assert_eq!(others.saturation.unwrap().max_kv_permille, None);
+}

@@ -19,6 +19,11 @@ fn health_is_on_and_asks_where_engines_are_scraped() {
         sleep_path: None,
     };
     assert_eq!(scraped, expected);
+    // What is asked for seldom counts until it was asked for again.
+    let seldom = valid(
+        r#""scrape": {"cluster": "c", "interval_ms": 3000, "timeout_ms": 700, "stale_after_ms": 3000}"#,
+    );
+    assert_eq!(seldom.health.settings.scraped_ms, Some(6_700));
     let silent = valid(&format!(r#"{SCRAPE}, "health": {{"path": ""}}"#));
     assert_eq!(silent.health.path, None);
     // The longest rest is never below the first.

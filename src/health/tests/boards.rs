@@ -39,7 +39,7 @@ proptest! {
             for endpoint in ENDPOINTS {
                 let twin = twins.entry(endpoint).or_default();
                 for board in &mut boards {
-                    board.refresh(&store);
+                    board.refresh(&store, now_ms);
                     prop_assert_eq!(board.state(endpoint, now_ms), twin.state(now_ms, &settings));
                 }
             }
@@ -74,7 +74,7 @@ proptest! {
         for (act, now_ms, board, refreshes) in acts {
             let board = &mut boards[board];
             if refreshes {
-                board.refresh(&store);
+                board.refresh(&store, now_ms);
             }
             match act {
                 Act::Hear(signal) => {
@@ -90,7 +90,7 @@ proptest! {
         }
         let now_ms = 10_000_000;
         for board in &mut boards {
-            board.refresh(&store);
+            board.refresh(&store, now_ms);
             board.hear(&store, now_ms, endpoint, Signal::Good);
             prop_assert_eq!(board.standing(endpoint, now_ms), Standing::Ready);
         }
@@ -110,7 +110,7 @@ proptest! {
         let mut now_ms = 1_000_000;
         for (act, pause_ms) in acts {
             now_ms += pause_ms;
-            board.refresh(&store);
+            board.refresh(&store, now_ms);
             match act {
                 Act::Hear(signal) => {
                     board.hear(&store, now_ms, ENDPOINTS[0], signal);
@@ -124,7 +124,7 @@ proptest! {
         }
         board.hear(&store, now_ms, ENDPOINTS[1], Signal::Refused);
         let mut other = Board::new(SCRAPED);
-        other.refresh(&store);
+        other.refresh(&store, now_ms);
         prop_assert_eq!(other.standing(ENDPOINTS[1], now_ms), board.standing(ENDPOINTS[1], now_ms));
     }
 }
@@ -134,6 +134,7 @@ proptest! {
 struct Counting {
     inner: MemoryStore,
     calls: std::cell::Cell<u32>,
+    puts: std::cell::Cell<u32>,
     off: std::cell::Cell<bool>,
 }
 
@@ -153,6 +154,7 @@ impl Store for Counting {
 
     fn put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         self.calls.set(self.calls.get() + 1);
+        self.puts.set(self.puts.get() + 1);
         match self.off.get() {
             true => Err(StoreError::Unavailable),
             false => self.inner.put(key, value),
@@ -197,13 +199,13 @@ fn what_one_vm_hears_all_know_with_their_next_tick() {
         boards[0].hear(&store, 1_000_000, endpoint, Signal::Refused);
     }
     assert_eq!(boards[1].standing(ENDPOINTS[1], 1_000_001), Ready);
-    boards[1].refresh(&store);
+    boards[1].refresh(&store, 1_000_001);
     for endpoint in ENDPOINTS {
         assert_eq!(boards[1].standing(endpoint, 1_000_001), Standing::Out);
     }
     // The one in the middle leaves the others as they are.
     boards[1].hear(&store, 1_001_000, ENDPOINTS[1], Signal::Good);
-    boards[0].refresh(&store);
+    boards[0].refresh(&store, 1_001_000);
     let standings = ENDPOINTS.map(|endpoint| boards[0].standing(endpoint, 1_001_000));
     assert_eq!(standings, [Probing, Ready, Probing]);
 }
@@ -222,7 +224,7 @@ fn of_vms_that_race_for_a_probe_one_gets_it() {
                 .map(|_| {
                     scope.spawn(|| {
                         let mut board = Board::new(UNSCRAPED);
-                        board.refresh(&store);
+                        board.refresh(&store, now_ms);
                         barrier.wait();
                         board.claim_probe(&store, now_ms + 1_000, endpoint)
                     })
@@ -238,19 +240,108 @@ fn of_vms_that_race_for_a_probe_one_gets_it() {
 }
 
 #[test]
-fn of_more_endpoints_than_rows_those_that_came_first_are_kept() {
+fn of_more_endpoints_than_rows_those_that_were_heard_of_last_are_kept() {
     let store = MemoryStore::new();
     let mut board = Board::new(UNSCRAPED);
-    for number in 0..MAX_ROWS as u64 + 10 {
-        board.hear(&store, 1_000_000, EndpointId(number), Signal::Refused);
+    let most = MAX_ROWS as u64;
+    let now_ms = |number: u64| 1_000_000 + number * 1_000;
+    // The second one is heard of again, and ten more come.
+    let again = [(most, 1)];
+    let more = (most..most + 10).map(|number| (number, number));
+    let heard = (0..most).map(|number| (number, number)).chain(again);
+    for (time, number) in heard.chain(more) {
+        board.hear(&store, now_ms(time), EndpointId(number), Signal::Failed);
     }
-    assert_eq!(board.standing(EndpointId(4_100), 1_000_001), Standing::Out);
     let (bytes, _) = store.get(KEY).unwrap();
     assert_eq!(bytes.len(), 4 + MAX_ROWS * codec::ROW);
-    board.refresh(&store);
-    assert_eq!(board.standing(EndpointId(4_095), 1_000_001), Standing::Out);
+    let mut other = Board::new(UNSCRAPED);
+    other.refresh(&store, now_ms(most + 10));
+    for (number, is_kept) in [
+        (0, false),
+        (1, true),
+        (10, false),
+        (11, true),
+        (most + 9, true),
+    ] {
+        for board in [&board, &other] {
+            let row = board.row(EndpointId(number));
+            assert_eq!(row != Row::default(), is_kept, "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_store_that_fails_does_not_let_the_copy_grow() {
+    let store = Counting::default();
+    store.off.set(true);
+    let mut board = Board::new(UNSCRAPED);
+    for number in 0..=MAX_ROWS as u64 {
+        let now_ms = 1_000_000 + number * 1_000;
+        board.hear(&store, now_ms, EndpointId(number), Signal::Failed);
+    }
+    assert_eq!(board.row(EndpointId(0)), Row::default());
+    assert_ne!(board.row(EndpointId(1)), Row::default());
+}
+
+#[test]
+fn who_left_is_forgotten_and_the_board_is_clean_again() {
+    let store = MemoryStore::new();
+    let mut boards = [0; 2].map(|_| Board::new(SCRAPED));
+    boards[0].hear(&store, 1_000_000, ENDPOINTS[0], Signal::Left);
+    boards[1].refresh(&store, 1_000_000 + LEFT_MS - 1);
+    assert!(!boards[1].is_clean());
+    // Nobody needs to write for that.
+    for board in &mut boards {
+        board.refresh(&store, 1_000_000 + LEFT_MS);
+        assert!(board.is_clean());
+    }
+    // Whatever is written next takes it out of the store.
+    boards[0].hear(&store, 1_010_000, ENDPOINTS[1], Signal::Failed);
+    let (bytes, _) = store.get(KEY).unwrap();
+    assert_eq!(bytes.len(), 4 + codec::ROW);
+    // Its address may be somebody else's by now.
+    boards[1].hear(&store, 1_020_000, ENDPOINTS[0], Signal::Came);
+    assert_eq!(boards[1].state(ENDPOINTS[0], 1_020_000).0, State::Warming);
+}
+
+#[test]
+fn whoever_was_not_heard_of_for_a_day_is_forgotten() {
+    let store = MemoryStore::new();
+    let mut board = Board::new(UNSCRAPED);
+    board.hear(&store, 1_000_000, ENDPOINTS[0], Signal::Failed);
+    board.hear(&store, 1_000_000, ENDPOINTS[1], Signal::Refused);
+    board.refresh(&store, 1_000_000 + FORGET_MS - 1);
     assert_eq!(
-        board.standing(EndpointId(4_096), 1_000_001),
-        Standing::Ready
+        board.state(ENDPOINTS[1], 1_000_000 + FORGET_MS - 1).0,
+        State::Probing
     );
+    board.refresh(&store, 1_000_000 + FORGET_MS);
+    assert!(board.is_clean());
+    // Two more failures are not three in a row.
+    board.hear(&store, 1_000_000 + FORGET_MS, ENDPOINTS[0], Signal::Failed);
+    board.hear(&store, 1_000_000 + FORGET_MS, ENDPOINTS[0], Signal::Failed);
+    let (state, _) = board.state(ENDPOINTS[0], 1_000_000 + FORGET_MS);
+    assert_eq!(state, State::Ready);
+    assert_eq!(store.get(KEY).unwrap().0.len(), 4 + codec::ROW);
+}
+
+#[test]
+fn the_key_is_born_with_the_first_tick_and_never_overwritten() {
+    let store = Counting::default();
+    let mut boards = [0; 2].map(|_| Board::new(UNSCRAPED));
+    boards[0].refresh(&store, 1_000_000);
+    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH1");
+    assert_eq!(store.puts.get(), 1);
+    boards[0].hear(&store, 1_000_000, ENDPOINTS[0], Signal::Refused);
+    boards[1].refresh(&store, 1_000_001);
+    boards[1].hear(&store, 1_000_001, ENDPOINTS[1], Signal::Refused);
+    assert_eq!(store.puts.get(), 1, "changes only ever compare and swap");
+    assert_eq!(boards[1].standing(ENDPOINTS[0], 1_000_001), Standing::Out);
+    // A store that fails is no reason to give up.
+    let store = Counting::default();
+    store.off.set(true);
+    boards[0].refresh(&store, 1_000_002);
+    store.off.set(false);
+    boards[0].refresh(&store, 1_000_003);
+    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH1");
 }

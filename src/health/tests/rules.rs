@@ -205,13 +205,59 @@ fn a_refused_endpoint_is_tried_as_soon_as_it_answers_a_scrape_and_not_before() {
     heard.hear(Signal::Refused).wait(100);
     heard.hear(scraped(0)).is(State::Probing, Why::Refused);
     heard.claim().hear(Signal::Good).is_ready();
-    // While scrapes are refused, no request of a client is spent on it.
+    // While scrapes are refused, no request of a client is spent on it for long.
     heard.hear(Signal::Refused);
-    for _ in 0..200 {
+    for _ in 0..59 {
         heard.wait(1_000).hear(Signal::ScrapeRefused);
         heard.is(State::Ejected, Why::Refused);
     }
     heard.hear(scraped(0)).is(State::Probing, Why::Refused);
+}
+
+#[test]
+fn scrapes_that_never_reach_an_ejected_endpoint_do_not_keep_it_from_being_tried() {
+    for scrape in [Signal::ScrapeSilent, Signal::ScrapeRefused] {
+        let mut heard = Heard::new(SCRAPED);
+        heard.hear(Signal::Refused);
+        // The rest is twice as long the second time.
+        for rest_s in [1, 2] {
+            for _ in 0..59 + rest_s {
+                heard.wait(1_000).hear(scrape);
+                heard.is(State::Ejected, Why::Refused);
+            }
+            heard.wait(1_000).hear(scrape);
+            heard.is(State::Probing, Why::Refused).claim();
+            heard.hear(Signal::Refused);
+        }
+        heard.wait(62_000).hear(scrape).hear(Signal::Good);
+        assert!(!heard.row.ejected.is_set(), "the breaker closes");
+    }
+    // What the engine itself says goes on holding it back.
+    let told = [Signal::EngineUnhealthy, scraped(1_000)];
+    for told in told {
+        let mut heard = Heard::new(SCRAPED);
+        for _ in 0..20 {
+            heard.hear(told).wait(1_000);
+        }
+        heard.hear(Signal::Refused);
+        for _ in 0..200 {
+            heard.wait(1_000).hear(told).hear(Signal::ScrapeSilent);
+            heard.is(State::Ejected, Why::Refused);
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_says_it_is_well_shows_life() {
+    let mut heard = Heard::new(SCRAPED);
+    heard.hear(Signal::Refused).hear(Signal::ScrapeSilent);
+    heard.wait(1_000).is(State::Ejected, Why::Refused);
+    heard.hear(Signal::EngineHealthy);
+    heard.is(State::Probing, Why::Refused);
+    let mut heard = Heard::new(SCRAPED);
+    heard.hear(Signal::ScrapeSilent);
+    heard.is(State::Resting, Why::Silent);
+    heard.wait(100).hear(Signal::EngineHealthy).is_ready();
 }
 
 #[test]
@@ -276,16 +322,21 @@ fn who_comes_is_warming_until_something_good_is_heard() {
         (scraped(0), SCRAPED),
         (Signal::Good, SCRAPED),
         (Signal::Alive, SCRAPED),
+        (Signal::EngineHealthy, SCRAPED),
     ] {
         let mut heard = Heard::new(settings);
         heard
             .hear(Signal::Came)
             .is(State::Warming, Why::Nothing)
-            .wait(100_000)
+            .wait(9_999)
             .is(State::Warming, Why::Nothing)
             .hear(signal)
             .is_ready();
+        assert_eq!(heard.row, Row::default());
     }
+    // Scrapes say nothing at all, not even that they fail.
+    let mut heard = Heard::new(SCRAPED);
+    heard.hear(Signal::Came).wait(10_000).is_ready();
     Heard::new(UNSCRAPED).hear(Signal::Came).is_ready();
 }
 
@@ -306,12 +357,34 @@ fn what_envoy_says_counts_until_it_says_otherwise_or_nothing_for_long() {
     let unhealthy = Signal::Envoy(Verdict::Unhealthy);
     heard.hear(unhealthy).is(State::Ejected, Why::Envoy);
     heard.hear(Signal::Good).is(State::Ejected, Why::Envoy);
-    heard.hear(Signal::Envoy(Verdict::Healthy)).is_ready();
-    heard.hear(Signal::Envoy(Verdict::Draining));
+    heard.wait(2_500).hear(Signal::Envoy(Verdict::Healthy));
+    heard.is_ready().hear(Signal::Envoy(Verdict::Draining));
     heard.is(State::Draining, Why::Nothing);
     heard.hear(unhealthy).is(State::Ejected, Why::Envoy);
     heard.wait(VERDICT_MS - 1).is(State::Ejected, Why::Envoy);
     heard.wait(1).is_ready();
+}
+
+#[test]
+fn what_one_configuration_says_another_does_not_undo() {
+    let healthy = Signal::Envoy(Verdict::Healthy);
+    for bad in [Verdict::Unhealthy, Verdict::Draining] {
+        let mut heard = Heard::new(UNSCRAPED);
+        heard.hear(Signal::Envoy(bad));
+        let (state, why) = heard.row.state(heard.now_ms, &UNSCRAPED);
+        assert_ne!(state, State::Ready);
+        for pause_ms in [990, 1_000, 1_010].repeat(20) {
+            heard.wait(pause_ms / 2).hear(healthy).is(state, why);
+            heard.wait(pause_ms / 2).hear(Signal::Envoy(bad));
+            heard.hear(healthy).is(state, why);
+        }
+        // Once nobody says so any more, it is back within seconds.
+        for _ in 0..3 {
+            heard.wait(1_000).hear(healthy);
+        }
+        heard.is_ready();
+        assert_eq!(heard.row, Row::default());
+    }
 }
 
 #[test]
@@ -358,6 +431,7 @@ fn a_clock_that_is_set_back_ends_every_rest() {
         Signal::Asleep,
         Signal::Envoy(Verdict::Unhealthy),
         Signal::Envoy(Verdict::Draining),
+        Signal::Came,
         Signal::Left,
     ] {
         let mut heard = Heard::new(SCRAPED);
@@ -406,6 +480,9 @@ proptest! {
         signals in proptest::collection::vec((signals(), pauses()), 0..20),
     ) {
         let mut rows = vec![codec::decode(&bytes), Row::default()];
+        let mut written = [0; codec::ROW];
+        codec::encode(EndpointId(7), &rows[0], &mut written);
+        prop_assert_eq!(codec::decode(&written), rows[0]);
         let mut now_ms = START_MS;
         for row in &mut rows {
             for (signal, pause_ms) in &signals {
@@ -428,7 +505,9 @@ proptest! {
         settings in prop_oneof![Just(SCRAPED), Just(UNSCRAPED)],
     ) {
         let asked_ms = settings.max_rest_ms * ASKED_REST_FACTOR;
-        for written in [codec::decode(&bytes), Row::default()] {
+        // Else nearly all would be too old to count.
+        let any = Row { heard_s: 0, ..codec::decode(&bytes) };
+        for written in [any, Row::default()] {
             let (mut row, mut now_ms) = (written, start_ms);
             for (signal, pause_ms) in &recent {
                 now_ms += pause_ms;

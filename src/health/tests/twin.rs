@@ -3,12 +3,13 @@
 
 use super::*;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Breaker {
     Closed {
         failures: u32,
     },
     Open {
+        since_ms: u64,
         until_ms: u64,
         number: u32,
         why: Why,
@@ -17,7 +18,7 @@ enum Breaker {
     },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Twin {
     breaker: Breaker,
     rest_until_ms: u64,
@@ -32,7 +33,7 @@ pub(super) struct Twin {
     asleep_ms: Option<u64>,
     full: Option<(u64, u64)>,
     verdict: Option<(Verdict, u64)>,
-    warming: bool,
+    came_ms: Option<u64>,
     left_ms: Option<u64>,
 }
 
@@ -50,7 +51,7 @@ impl Default for Twin {
             asleep_ms: None,
             full: None,
             verdict: None,
-            warming: false,
+            came_ms: None,
             left_ms: None,
         }
     }
@@ -67,6 +68,11 @@ fn doubled(number: u32, settings: &Settings) -> u64 {
 impl Twin {
     pub(super) fn hear(&mut self, signal: Signal, now_ms: u64, settings: &Settings) {
         let window_ms = settings.scraped_ms.unwrap_or(5_000);
+        // Who left long ago, and did nothing else, is as one that was never there.
+        let left_ms = self.left_ms.filter(|left_ms| now_ms < left_ms + 5_000);
+        if (Self { left_ms, ..*self }) == Self::default() {
+            *self = Self::default();
+        }
         match signal {
             Signal::Good => {
                 self.lives(now_ms, window_ms);
@@ -76,6 +82,8 @@ impl Twin {
                 }
                 if now_ms >= self.rest_until_ms {
                     self.rests = 0;
+                    self.rest_until_ms = 0;
+                    self.rest_why = Why::Nothing;
                     self.passed_over = None;
                 } else {
                     self.rests = self.rests.min(1);
@@ -110,7 +118,7 @@ impl Twin {
             Signal::Scraped { kv_permille, awake } => {
                 self.silent = None;
                 self.refused_ms = None;
-                self.warming = false;
+                self.came_ms = None;
                 if let Breaker::Open {
                     until_ms,
                     why,
@@ -140,13 +148,17 @@ impl Twin {
                 self.silent = Some((now_ms, life.filter(|life| now_ms < life + 2_000)));
             }
             Signal::ScrapeRefused => self.refused_ms = Some(now_ms),
-            Signal::EngineHealthy => self.unhealthy_ms = None,
+            Signal::EngineHealthy => {
+                self.lives(now_ms, window_ms);
+                self.unhealthy_ms = None;
+            }
             Signal::EngineUnhealthy => self.unhealthy_ms = Some(now_ms),
             Signal::Asleep => self.asleep_ms = Some(now_ms),
             Signal::Awake => self.asleep_ms = None,
             Signal::Envoy(verdict) => {
                 let bad = matches!(verdict, Verdict::Unhealthy | Verdict::Draining);
                 self.verdict = match self.verdict {
+                    Some((_, at_ms)) if !bad && now_ms < at_ms + 2_500 => self.verdict,
                     _ if !bad => None,
                     Some((same, at_ms)) if same == verdict && now_ms < at_ms + 1_000 => {
                         Some((same, at_ms))
@@ -158,7 +170,7 @@ impl Twin {
                 if self.left_ms.is_some() {
                     *self = Self::default();
                 }
-                self.warming = true;
+                self.came_ms = Some(now_ms);
             }
             Signal::Left => {
                 *self = Self {
@@ -170,7 +182,7 @@ impl Twin {
     }
 
     fn lives(&mut self, now_ms: u64, window_ms: u64) {
-        self.warming = false;
+        self.came_ms = None;
         if let Breaker::Open { life, .. } = &mut self.breaker {
             *life = true;
         }
@@ -208,6 +220,7 @@ impl Twin {
         };
         self.passed_over = None;
         self.breaker = Breaker::Open {
+            since_ms: now_ms,
             until_ms: now_ms + doubled(number, settings),
             number,
             why,
@@ -283,15 +296,23 @@ impl Twin {
             return (State::Ejected, Why::Envoy);
         }
         if let Breaker::Open {
+            since_ms,
             until_ms,
             why,
             life,
             ..
         } = self.breaker
         {
+            // Scrapes that do not reach it may be wrong in the end.
+            let held = match soft {
+                Some(Why::Silent | Why::Refused) if now_ms >= since_ms + settings.max_rest_ms => {
+                    full.is_some()
+                }
+                soft => soft.is_some(),
+            };
             let overdue = now_ms >= until_ms + settings.max_rest_ms;
             let shows = life || overdue || settings.scraped_ms.is_none();
-            return match now_ms >= until_ms && shows && soft.is_none() {
+            return match now_ms >= until_ms && shows && !held {
                 true => (State::Probing, why),
                 false => (State::Ejected, why),
             };
@@ -299,7 +320,11 @@ impl Twin {
         match soft {
             Some(why) => (State::Resting, why),
             None if self.passed_over.is_some() => (State::Probing, Why::Blamed),
-            None if self.warming && settings.scraped_ms.is_some() => (State::Warming, Why::Nothing),
+            None if settings.scraped_ms.is_some()
+                && self.came_ms.is_some_and(|at| now_ms < at + 2 * window_ms) =>
+            {
+                (State::Warming, Why::Nothing)
+            }
             None => (State::Ready, Why::Nothing),
         }
     }

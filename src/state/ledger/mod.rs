@@ -26,6 +26,12 @@ pub const SLOT_TTL_MS: u64 = 5_000;
 /// How often an idle VM shows that it is alive, in milliseconds.
 pub const HEARTBEAT_MS: u64 = 1_000;
 
+/// A column without load whose queue has not moved for so long makes room when the table is rebuilt, in
+/// milliseconds: every pick reads all columns, and the endpoints of pods that are gone never come back.
+const IDLE_COLUMN_MS: u64 = 600_000;
+/// Most pools whose columns are remembered; a pick finds them again without.
+const MAX_HINTS: usize = 64;
+
 /// What one request holds on one endpoint, until it is released.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reservation that is dropped without release stays in the ledger"]
@@ -156,6 +162,9 @@ impl Ledger {
             table.set_heartbeat(slot, now_ms);
             true
         });
+        if self.hints.len() >= MAX_HINTS {
+            self.hints.clear();
+        }
         self.hints.insert(pool, hints);
         if declined {
             return None;
@@ -260,15 +269,20 @@ impl Ledger {
         let Some((mut bytes, _)) = store.get(KEY) else {
             return BTreeMap::new();
         };
-        let image = Image::decode(&mut bytes);
-        let mut totals = BTreeMap::new();
-        for (column, id) in image.endpoints.iter().enumerate() {
-            let total: &mut Load = totals.entry(*id).or_default();
-            for slot in &image.slots {
-                total.add(slot.loads.get(column).copied().unwrap_or_default());
-            }
-        }
-        totals
+        let Some(table) = Table::new(&mut bytes) else {
+            return BTreeMap::new();
+        };
+        table.endpoints().zip(table.sums()).collect()
+    }
+
+    /// What all VMs carry on one endpoint: a small part of the work of [`Self::totals`].
+    pub fn total<S: Store + ?Sized>(&self, store: &S, endpoint: EndpointId) -> Load {
+        let Some((mut bytes, _)) = store.get(KEY) else {
+            return Load::default();
+        };
+        let table = Table::new(&mut bytes);
+        let sum = table.and_then(|table| Some(table.sum(table.column(endpoint, 0)?)));
+        sum.unwrap_or_default()
     }
 
     fn held(&self, endpoint: EndpointId) -> Load {
@@ -361,7 +375,8 @@ impl Ledger {
                     .map(|(id, _)| *id),
             )
             .collect();
-        image.add_endpoints(&wanted);
+        image.drop_idle_endpoints(&wanted, now_ms, IDLE_COLUMN_MS);
+        image.add_endpoints(&wanted, now_ms);
         if let Some(pool) = pool {
             image.add_counter(pool);
         }

@@ -114,6 +114,23 @@ impl<'a> Table<'a> {
         write(self.bytes, at + 8, &picks.to_le_bytes());
     }
 
+    /// The endpoints, by column.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = EndpointId> {
+        (0..self.endpoints).filter_map(|column| self.endpoint_at(column))
+    }
+
+    /// What all VMs together carry on one endpoint.
+    pub(super) fn sum(&self, column: usize) -> Load {
+        let mut sum = Load::default();
+        for slot in 0..self.slots {
+            let at = self.slot_at(slot) + SLOT_HEAD + column * CELL;
+            if let Some(cell) = self.bytes.get(at..at + CELL) {
+                sum.add(decode_cell(cell));
+            }
+        }
+        sum
+    }
+
     /// What all VMs together carry on each endpoint, by column.
     pub(super) fn sums(&self) -> Vec<Load> {
         let mut sums = vec![Load::default(); self.endpoints];
@@ -262,39 +279,45 @@ impl Image {
             .retain(|slot| slot.vm == vm || !is_dead(slot.heartbeat_ms, now_ms, ttl_ms));
     }
 
-    /// Gives each of `ids` a column. Past the limit, columns without load make room; an endpoint
-    /// for which there is none stays without.
-    pub(super) fn add_endpoints(&mut self, ids: &[EndpointId]) {
+    /// Gives each of `ids` a column, whose queue moves now. Past the limit, columns without load make
+    /// room; an endpoint for which there is none stays without.
+    pub(super) fn add_endpoints(&mut self, ids: &[EndpointId], now_ms: u64) {
         if self.endpoints.len().saturating_add(ids.len()) > MAX_ENDPOINTS {
-            self.drop_idle_endpoints(ids);
+            self.drop_idle_endpoints(ids, now_ms, 0);
         }
         for id in ids {
             if !self.endpoints.contains(id) && self.endpoints.len() < MAX_ENDPOINTS {
                 self.endpoints.push(*id);
             }
         }
-        self.moved_ms.resize(self.endpoints.len(), 0);
+        self.moved_ms.resize(self.endpoints.len(), now_ms);
         for slot in &mut self.slots {
             slot.loads.resize(self.endpoints.len(), Load::default());
         }
     }
 
-    fn drop_idle_endpoints(&mut self, keep: &[EndpointId]) {
-        let busy: Vec<bool> = (0..self.endpoints.len())
-            .map(|column| {
-                self.slots
-                    .iter()
-                    .any(|slot| slot.loads.get(column).is_some_and(|load| !load.is_zero()))
-            })
-            .collect();
+    /// Drops the columns without load whose queues have not moved for `idle_ms`, but for those of `keep`.
+    #[inline(never)]
+    pub(super) fn drop_idle_endpoints(&mut self, keep: &[EndpointId], now_ms: u64, idle_ms: u64) {
+        let busy = |column: usize| {
+            self.slots
+                .iter()
+                .any(|slot| slot.loads.get(column).is_some_and(|load| !load.is_zero()))
+        };
         let kept: Vec<usize> = self
             .endpoints
             .iter()
-            .zip(&busy)
+            .zip(&self.moved_ms)
             .enumerate()
-            .filter(|(_, (id, busy))| **busy || keep.contains(id))
+            .filter(|(column, (id, moved_ms))| {
+                // One from the future was written before the clock was set back.
+                now_ms.abs_diff(**moved_ms) < idle_ms || busy(*column) || keep.contains(id)
+            })
             .map(|(column, _)| column)
             .collect();
+        if kept.len() == self.endpoints.len() {
+            return;
+        }
         self.endpoints = kept
             .iter()
             .filter_map(|column| self.endpoints.get(*column).copied())

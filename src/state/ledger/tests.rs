@@ -351,3 +351,119 @@ fn who_declines_what_all_carry_gets_nothing() {
     vms[1].release(&store, 0, held.unwrap());
     assert!(sum(&vms[0].totals(&store)).is_zero());
 }
+
+#[test]
+fn columns_of_endpoints_that_left_go_after_a_while_and_those_in_use_stay() {
+    let store = MemoryStore::new();
+    let (mut one, mut two) = (Ledger::new(1), Ledger::new(2));
+    let at = |number: u64| [EndpointId(number)];
+    let pick = |ledger: &mut Ledger, now_ms, ids: &[EndpointId]| {
+        let pool = ids.iter().map(|id| id.0).sum();
+        let picked = ledger.reserve(&store, now_ms, pool, ids, with(cost(1, 1), least));
+        picked.unwrap()
+    };
+    let columns = || -> Vec<u64> {
+        let totals = Ledger::new(9).totals(&store);
+        totals.keys().map(|id| id.0).collect()
+    };
+    // A stream that goes on at one that left; two that are done.
+    let held = pick(&mut two, 1_000, &at(1));
+    for number in [2, 3] {
+        let done = pick(&mut two, 1_000, &at(number));
+        two.release(&store, 1_000, done);
+    }
+    let late = pick(&mut one, 400_000, &at(3));
+    one.release(&store, 400_000, late);
+    let new = pick(&mut one, 600_999, &at(4));
+    one.release(&store, 600_999, new);
+    assert_eq!(columns(), [1, 2, 3, 4], "not yet");
+    let new = pick(&mut one, 601_000, &at(5));
+    assert_eq!(columns(), [1, 3, 4, 5]);
+    one.release(&store, 601_000, new);
+    // What is held stays exact, and the one that went comes back as any other.
+    two.release(&store, 601_100, held);
+    let back = pick(&mut two, 601_200, &at(2));
+    assert_eq!(one.total(&store, EndpointId(2)), cost(1, 1));
+    two.release(&store, 601_300, back);
+    assert!(sum(&one.totals(&store)).is_zero());
+}
+
+/// Two pools with endpoints that never get a request must not throw out each other's.
+#[test]
+fn idle_endpoints_of_two_pools_leave_each_others_columns_alone() {
+    let store = MemoryStore::new();
+    let mut ledger = Ledger::new(1);
+    let pools = [ids(3), (11..=13).map(EndpointId).collect()];
+    let mut pick = |now_ms: u64, pool: usize| {
+        let (number, ids) = (pool as u64, &pools[pool]);
+        let choose = with(cost(1, 1), |_, _| Some(0));
+        let picked = ledger.reserve(&store, now_ms, number, ids, choose);
+        ledger.release(&store, now_ms, picked.unwrap());
+        let bytes = store.get(KEY).unwrap().0;
+        Table::new(&mut bytes.clone())
+            .unwrap()
+            .endpoints()
+            .collect::<Vec<_>>()
+    };
+    for turn in 0..4_u64 {
+        let now_ms = 10_000_000 + turn * 2 * IDLE_COLUMN_MS;
+        // Who comes has the table built anew.
+        let newcomer = [EndpointId(100 + turn)];
+        let choose = with(cost(1, 1), least);
+        let mut other = Ledger::new(100 + turn);
+        let held = other.reserve(&store, now_ms, 2, &newcomer, choose).unwrap();
+        pick(now_ms, 0);
+        let all = pick(now_ms, 1);
+        other.release(&store, now_ms, held);
+        assert_eq!(all.len(), 7, "{all:?}");
+        for pool in [0, 1, 0] {
+            assert_eq!(pick(now_ms + 1_000, pool), all, "no reshaping at {now_ms}");
+        }
+    }
+}
+
+#[test]
+fn what_is_remembered_of_pools_has_a_limit() {
+    let store = MemoryStore::new();
+    let mut ledger = Ledger::new(1);
+    for pool in 0..1_000 {
+        let picked = ledger.reserve(&store, 0, pool, &ids(3), with(cost(1, 1), least));
+        ledger.release(&store, 0, picked.unwrap());
+        assert!(ledger.hints.len() <= MAX_HINTS);
+    }
+    assert!(sum(&ledger.totals(&store)).is_zero());
+}
+
+proptest::proptest! {
+    /// Whatever comes and goes over hours: all VMs see what is held, and nothing else stays.
+    #[test]
+    fn churn_loses_nothing(
+        turns in proptest::collection::vec((0..3_usize, 0..20_u64, 0..900_000_u64, proptest::bool::ANY), 1..60),
+    ) {
+        let store = MemoryStore::new();
+        let mut vms: Vec<Ledger> = (1..=3).map(Ledger::new).collect();
+        let mut held: Vec<(usize, Reservation)> = Vec::new();
+        let mut now_ms = 1_000_000;
+        for (vm, first, pause_ms, ends) in turns {
+            now_ms += pause_ms;
+            let some: Vec<EndpointId> = (first..first + 3).map(EndpointId).collect();
+            let picked = vms[vm].reserve(&store, now_ms, first, &some, with(cost(2, 1), least));
+            held.push((vm, picked.unwrap()));
+            if ends {
+                let (owner, reservation) = held.remove(0);
+                vms[owner].release(&store, now_ms, reservation);
+            }
+            for (endpoint, load) in vms[0].totals(&store) {
+                let here = held.iter().filter(|(_, one)| one.endpoint() == endpoint);
+                proptest::prop_assert_eq!(load.requests as usize, here.count());
+                proptest::prop_assert_eq!(vms[1].total(&store, endpoint), load);
+            }
+            let requests = sum(&vms[2].totals(&store)).requests;
+            proptest::prop_assert_eq!(requests as usize, held.len());
+        }
+        for (owner, reservation) in held {
+            vms[owner].release(&store, now_ms, reservation);
+        }
+        proptest::prop_assert!(sum(&vms[0].totals(&store)).is_zero());
+    }
+}
