@@ -17,6 +17,7 @@ pub struct HealthConfig {
 pub(super) fn health_of(
     raw: raw::Health,
     scrape: Option<&ScrapeConfig>,
+    fingerprint: u64,
 ) -> Result<HealthConfig, ConfigError> {
     let most_ms = 3_600_000;
     let failures = whole("health.failures", raw.failures, 3, 1, 1_000_000)?;
@@ -50,6 +51,8 @@ pub(super) fn health_of(
             kv_full_permille: thousandths("health.kv_full", raw.kv_full, 980, 1, 1_000)?,
             kv_full_ms: u64::from(kv_full_ms),
             scraped_ms: scrape.map(told_ms),
+            // A part of it is enough to tell a few apart.
+            configuration: fingerprint as u32,
         },
         path: asked("health.path", path)?,
         sleep_path: asked("health.sleep_path", raw.sleep_path.as_deref().unwrap_or(""))?,

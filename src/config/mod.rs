@@ -325,7 +325,7 @@ impl Config {
             saturation: saturation
                 .map(|saturation| saturation::saturation_of(saturation, scrape.as_ref()))
                 .transpose()?,
-            health: health_of(health, scrape.as_ref())?,
+            health: health_of(health, scrape.as_ref(), fingerprint)?,
             scrape,
             explain: Explain {
                 response_header: toggle(explain.response_header),

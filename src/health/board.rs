@@ -9,7 +9,7 @@ use crate::endpoint::EndpointId;
 use crate::state::{Store, Update, Version, update};
 
 const KEY: &str = "warmroute/1/health";
-const MAGIC: &[u8] = b"WRH1";
+const MAGIC: &[u8] = b"WRH2";
 
 /// Most endpoints that rows are kept for. Of more, those that were heard of last.
 pub const MAX_ROWS: usize = 4_096;

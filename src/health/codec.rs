@@ -1,4 +1,4 @@
-//! A row as bytes: 132, little-endian, at fixed places.
+//! A row as bytes: 136, little-endian, at fixed places.
 
 use super::time::Rest;
 use super::{Row, Verdict, Why};
@@ -6,9 +6,9 @@ use crate::endpoint::EndpointId;
 use crate::state::codec::{read_u32, read_u64};
 
 /// Bytes of one row.
-pub(super) const ROW: usize = 132;
+pub(super) const ROW: usize = 136;
 const LONG: usize = 13;
-const SHORT: usize = 7;
+const SHORT: usize = 8;
 
 /// Bits of the sixth of the short figures.
 const WHY_BITS: u32 = 8;
@@ -70,6 +70,7 @@ pub(super) fn encode(endpoint: EndpointId, row: &Row, bytes: &mut [u8]) {
         row.rests,
         marks,
         row.heard_s,
+        row.verdict_by,
     ];
     let Some((head, tail)) = bytes.split_at_mut_checked(LONG * 8) else {
         return;
@@ -122,6 +123,7 @@ pub(super) fn decode(bytes: &[u8]) -> Row {
         kv_full_ms: long(10),
         verdict: VERDICTS.get(byte(2) & 0x0F).copied().unwrap_or_default(),
         verdict_ms: long(11),
+        verdict_by: short(7),
         warming_ms,
         left_ms,
         heard_s: short(6),

@@ -7,9 +7,9 @@ use super::{LIFE_MS, PROBE_MS, Row, Settings, Signal, Verdict, Why};
 const VERDICT_AGAIN_MS: u64 = 1_000;
 /// Life that shows again and again is written down this often, in milliseconds.
 const LIFE_AGAIN_MS: u64 = 500;
-/// A bad verdict is not taken back so soon after it was last said, in milliseconds: another configuration,
-/// that looks at another cluster, may go on saying it. With the intervals of both at 1,000 and
-/// [`VERDICT_AGAIN_MS`] it is written down at least every 2,000.
+/// What one configuration says of an endpoint, another, which may look at another cluster, does not take back
+/// so soon after, in milliseconds. With an interval of 1,000 and [`VERDICT_AGAIN_MS`] it is written down at
+/// least every 2,000.
 const VERDICT_STANDS_MS: u64 = 2_500;
 
 /// Whether an outcome is one of several of the same cause.
@@ -85,7 +85,7 @@ impl Row {
             Signal::EngineUnhealthy => self.unhealthy_ms = now_ms,
             Signal::Asleep => self.asleep_ms = now_ms,
             Signal::Awake => self.asleep_ms = 0,
-            Signal::Envoy(verdict) => self.judged(verdict, now_ms),
+            Signal::Envoy(verdict) => self.judged(verdict, now_ms, settings),
             Signal::Came => self.came(now_ms),
             Signal::Left => {
                 *self = Self {
@@ -240,11 +240,13 @@ impl Row {
         self.kv_full_ms = now_ms;
     }
 
-    fn judged(&mut self, verdict: Verdict, now_ms: u64) {
+    fn judged(&mut self, verdict: Verdict, now_ms: u64, settings: &Settings) {
         if matches!(verdict, Verdict::Healthy | Verdict::Degraded) {
-            if !is_fresh(self.verdict_ms, now_ms, VERDICT_STANDS_MS) {
+            let is_own = self.verdict_by == settings.configuration;
+            if is_own || !is_fresh(self.verdict_ms, now_ms, VERDICT_STANDS_MS) {
                 self.verdict = Verdict::default();
                 self.verdict_ms = 0;
+                self.verdict_by = 0;
             }
             return;
         }
@@ -252,7 +254,10 @@ impl Row {
             self.verdict_ms = 0;
         }
         self.verdict = verdict;
-        say_again(&mut self.verdict_ms, now_ms, VERDICT_AGAIN_MS);
+        if !is_fresh(self.verdict_ms, now_ms, VERDICT_AGAIN_MS) {
+            self.verdict_ms = now_ms;
+            self.verdict_by = settings.configuration;
+        }
     }
 
     /// One that was away is another one now.

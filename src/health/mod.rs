@@ -68,6 +68,8 @@ pub struct Settings {
     pub kv_full_ms: u64,
     /// How long what a scrape said counts, in milliseconds; `None` if nothing is scraped.
     pub scraped_ms: Option<u64>,
+    /// Tells configurations apart: what Envoy said to one, it may take back at once.
+    pub configuration: u32,
 }
 
 impl Default for Settings {
@@ -79,6 +81,7 @@ impl Default for Settings {
             kv_full_permille: 980,
             kv_full_ms: 10_000,
             scraped_ms: None,
+            configuration: 0,
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Row {
     pub(super) verdict: Verdict,
     /// When Envoy last said so.
     pub(super) verdict_ms: u64,
+    /// Which configuration heard Envoy say so.
+    pub(super) verdict_by: u32,
     /// When it came, if nothing good was heard of it yet. Never if it left.
     pub(super) warming_ms: u64,
     /// When it left. Never if it is warming.

@@ -8,11 +8,22 @@ const SCRAPE: &str = r#""scrape": {"cluster": "engines"}"#;
 #[test]
 fn health_is_on_and_asks_where_engines_are_scraped() {
     let alone = parse(&format!("{{{ONE}}}")).unwrap().health;
-    assert_eq!(alone, HealthConfig::default());
+    let configuration = alone.settings.configuration;
+    assert_eq!(
+        alone.settings,
+        Settings {
+            configuration,
+            ..Settings::default()
+        }
+    );
+    assert_eq!((alone.path, alone.sleep_path), (None, None));
     let scraped = valid(SCRAPE).health;
+    // Another text is another configuration.
+    assert_ne!(scraped.settings.configuration, configuration);
     let expected = HealthConfig {
         settings: Settings {
             scraped_ms: Some(5_000),
+            configuration: scraped.settings.configuration,
             ..Settings::default()
         },
         path: Some("/health".into()),
@@ -44,6 +55,7 @@ fn every_key_of_health() {
             kv_full_permille: 900,
             kv_full_ms: 0,
             scraped_ms: Some(5_000),
+            configuration: health.settings.configuration,
         },
         path: Some("/ping".into()),
         sleep_path: Some("/is_sleeping".into()),

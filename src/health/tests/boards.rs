@@ -103,7 +103,7 @@ proptest! {
         acts in proptest::collection::vec((acts(), pauses()), 0..20),
     ) {
         let store = MemoryStore::new();
-        let mut value = if magic { b"WRH1".to_vec() } else { Vec::new() };
+        let mut value = if magic { b"WRH2".to_vec() } else { Vec::new() };
         value.extend_from_slice(&bytes);
         store.put(KEY, &value).unwrap();
         let mut board = Board::new(SCRAPED);
@@ -175,7 +175,7 @@ fn good_news_of_a_clean_endpoint_costs_no_access_to_the_store() {
     board.hear(&store, 1_000_000, ENDPOINTS[0], Signal::Failed);
     board.hear(&store, 1_000_000, ENDPOINTS[0], Signal::Good);
     assert!(board.is_clean(), "what says nothing is not kept");
-    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH1");
+    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH2");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn the_key_is_born_with_the_first_tick_and_never_overwritten() {
     let store = Counting::default();
     let mut boards = [0; 2].map(|_| Board::new(UNSCRAPED));
     boards[0].refresh(&store, 1_000_000);
-    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH1");
+    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH2");
     assert_eq!(store.puts.get(), 1);
     boards[0].hear(&store, 1_000_000, ENDPOINTS[0], Signal::Refused);
     boards[1].refresh(&store, 1_000_001);
@@ -343,5 +343,5 @@ fn the_key_is_born_with_the_first_tick_and_never_overwritten() {
     boards[0].refresh(&store, 1_000_002);
     store.off.set(false);
     boards[0].refresh(&store, 1_000_003);
-    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH1");
+    assert_eq!(store.inner.get(KEY).unwrap().0, b"WRH2");
 }

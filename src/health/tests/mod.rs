@@ -15,6 +15,7 @@ const SCRAPED: Settings = Settings {
     kv_full_permille: 980,
     kv_full_ms: 10_000,
     scraped_ms: Some(5_000),
+    configuration: 7,
 };
 
 const UNSCRAPED: Settings = Settings {

@@ -357,7 +357,7 @@ fn what_envoy_says_counts_until_it_says_otherwise_or_nothing_for_long() {
     let unhealthy = Signal::Envoy(Verdict::Unhealthy);
     heard.hear(unhealthy).is(State::Ejected, Why::Envoy);
     heard.hear(Signal::Good).is(State::Ejected, Why::Envoy);
-    heard.wait(2_500).hear(Signal::Envoy(Verdict::Healthy));
+    heard.hear(Signal::Envoy(Verdict::Healthy));
     heard.is_ready().hear(Signal::Envoy(Verdict::Draining));
     heard.is(State::Draining, Why::Nothing);
     heard.hear(unhealthy).is(State::Ejected, Why::Envoy);
@@ -367,6 +367,10 @@ fn what_envoy_says_counts_until_it_says_otherwise_or_nothing_for_long() {
 
 #[test]
 fn what_one_configuration_says_another_does_not_undo() {
+    let other = Settings {
+        configuration: 8,
+        ..UNSCRAPED
+    };
     let healthy = Signal::Envoy(Verdict::Healthy);
     for bad in [Verdict::Unhealthy, Verdict::Draining] {
         let mut heard = Heard::new(UNSCRAPED);
@@ -374,14 +378,20 @@ fn what_one_configuration_says_another_does_not_undo() {
         let (state, why) = heard.row.state(heard.now_ms, &UNSCRAPED);
         assert_ne!(state, State::Ready);
         for pause_ms in [990, 1_000, 1_010].repeat(20) {
-            heard.wait(pause_ms / 2).hear(healthy).is(state, why);
-            heard.wait(pause_ms / 2).hear(Signal::Envoy(bad));
-            heard.hear(healthy).is(state, why);
+            heard.wait(pause_ms);
+            heard.row.hear(healthy, heard.now_ms, &other);
+            heard.is(state, why).hear(Signal::Envoy(bad));
         }
-        // Once nobody says so any more, it is back within seconds.
-        for _ in 0..3 {
-            heard.wait(1_000).hear(healthy);
-        }
+        // Once nobody says so any more, it is back within seconds, and at once if who said so says otherwise.
+        let mut own = Heard {
+            row: heard.row,
+            now_ms: heard.now_ms,
+            settings: UNSCRAPED,
+        };
+        own.wait(1).hear(healthy).is_ready();
+        assert_eq!(own.row, Row::default());
+        heard.wait(2_500);
+        heard.row.hear(healthy, heard.now_ms, &other);
         heard.is_ready();
         assert_eq!(heard.row, Row::default());
     }

@@ -158,7 +158,6 @@ impl Twin {
             Signal::Envoy(verdict) => {
                 let bad = matches!(verdict, Verdict::Unhealthy | Verdict::Draining);
                 self.verdict = match self.verdict {
-                    Some((_, at_ms)) if !bad && now_ms < at_ms + 2_500 => self.verdict,
                     _ if !bad => None,
                     Some((same, at_ms)) if same == verdict && now_ms < at_ms + 1_000 => {
                         Some((same, at_ms))
