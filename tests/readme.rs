@@ -134,6 +134,7 @@ fn with(mut config: Value, key: &str, value: Value) -> Value {
 fn meaning(config: &Value) -> Result<String, String> {
     let mut parsed = Config::parse(config.to_string().as_bytes()).map_err(|e| e.to_string())?;
     parsed.fingerprint = 0;
+    parsed.health.settings.configuration = 0;
     Ok(format!("{parsed:?}"))
 }
 
