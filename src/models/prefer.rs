@@ -21,7 +21,7 @@ const SLACK_REQUESTS: u64 = 4;
 /// Keeps the best placed of `candidates` and returns the others; `of` tells how well one is placed and how
 /// many requests it has.
 ///
-/// Who has more than twice the mean, and [`SLACK_REQUESTS`] on top, is not preferred, so that an adapter
+/// Who has more than twice the mean, and 4 on top, is not preferred, so that an adapter
 /// which is in demand spreads. If only crowded and full ones are left, all stay: it is for the policy to
 /// choose.
 pub fn prefer<T: Copy>(candidates: &mut Vec<T>, of: impl Fn(&T) -> (Affinity, u32)) -> Vec<T> {
