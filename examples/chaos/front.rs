@@ -109,6 +109,18 @@ impl Front {
         Ok(Stats::parse(&answer.text()))
     }
 
+    /// The endpoint with the most requests under way.
+    pub async fn busiest(&self) -> Result<String, String> {
+        const INFLIGHT: &str = "warmroute_inflight_requests";
+        let stats = self.stats(INFLIGHT).await?;
+        let samples = stats.samples(INFLIGHT, &[]);
+        let most = samples.max_by(|one, other| one.value.total_cmp(&other.value));
+        let endpoint = most.and_then(|sample| sample.labels.get("endpoint"));
+        endpoint
+            .cloned()
+            .ok_or_else(|| "nobody has requests".to_owned())
+    }
+
     /// What is in flight when all is over, summed over endpoints and figures: 0 as soon as it is, else
     /// what it is after a pause.
     pub async fn inflight_at_end(&self) -> Result<f64, String> {

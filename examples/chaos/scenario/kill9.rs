@@ -35,7 +35,10 @@ async fn killed(context: &Context, mode: Mode, name: &str) -> Result {
     let order = Order::chats(context.seed, RATE_PER_S, SPEED, whole + PATIENCE);
     let load = front.load(&order.twisted(every_third_whole));
     tokio::time::sleep(BEFORE).await;
-    let victim = replicas.get_mut(1).ok_or("no second replica")?;
+    let busiest = front.busiest().await?;
+    let mut each = replicas.iter_mut();
+    let victim = each.find(|replica| replica.address.to_string() == busiest);
+    let victim = victim.ok_or("nobody is busy")?;
     let killed = load.elapsed();
     victim.kill()?;
     tokio::time::sleep(DEAD).await;
