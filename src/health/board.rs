@@ -33,11 +33,6 @@ impl Board {
         }
     }
 
-    /// When an endpoint is taken out.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
     /// Takes over what other VMs have written, and drops what says nothing any more. Call it with every tick, and
     /// once before traffic starts.
     pub fn refresh<S: Store + ?Sized>(&mut self, store: &S, now_ms: u64) {
