@@ -15,7 +15,7 @@ use support::check::{CASE_HEADER, at_rest, decided, second_choice, seen, unharme
 use support::client::{Call, Protocol};
 use support::config::{EnvoyConfig, Mode, set};
 use support::fleet::{Fleet, FleetOptions, patient};
-use support::mock::Fault;
+use support::mock::{Fault, Mock};
 
 /// As `prefix_hash` has it a chat has one home, whatever happened before.
 async fn start(mode: Mode, workers: u32, replicas: usize) -> Fleet {
@@ -236,4 +236,44 @@ mod retries_end_with_the_budget {
     with_one_and_four_workers!(override_host: run, OverrideHost, OverrideHost);
     with_one_and_four_workers!(composite: run, Composite, Composite);
     use super::budget as run;
+}
+
+/// One of two engines dies with most of the load in its queue. All of it is tried elsewhere, at once.
+async fn burst(mode: Mode, workers: u32) {
+    const COMING: usize = 240;
+    let mut fleet = start(mode, workers, 2).await;
+    let clients: Vec<_> = (0..8).map(|_| fleet.client(Protocol::Http2)).collect();
+    for endpoint in fleet.endpoints() {
+        spoil(&fleet, &endpoint, "delay-headers=1500");
+    }
+    let mut coming = tokio::task::JoinSet::new();
+    for client in clients.iter().cycle().take(COMING).cloned() {
+        coming.spawn(async move { client.send(Call::chat(&chat(1, false))).await });
+    }
+    let queued = |mock: &Mock| mock.seen().len();
+    let begun = Instant::now();
+    while fleet.mocks.iter().map(queued).sum::<usize>() < COMING {
+        assert!(begun.elapsed() < Duration::from_millis(1_200));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let busiest = usize::from(queued(&fleet.mocks[1]) > queued(&fleet.mocks[0]));
+    let lost = queued(&fleet.mocks[busiest]);
+    assert!(lost > COMING * 11 / 20, "{lost}");
+    fleet.mocks.remove(busiest).stop().await;
+    let answers = coming.join_all().await;
+    let failed: Vec<u16> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().status)
+        .filter(|status| *status != 200)
+        .collect();
+    assert_eq!(failed, [0; 0], "of {lost}");
+    let stats = at_rest(&fleet).await;
+    assert_eq!(stats.metric("warmroute_retries_total", &[]), lost as f64);
+    unharmed(&mut fleet).await;
+}
+
+mod an_engine_that_dies_with_most_of_the_load_loses_nothing {
+    with_one_and_four_workers!(override_host: run, OverrideHost, OverrideHost);
+    with_one_and_four_workers!(composite: run, Composite, Composite);
+    use super::burst as run;
 }
