@@ -202,7 +202,7 @@ impl Catalogue {
     }
 
     /// Takes an engine's answer to the question for its models, for all workers: status 0 if it did not
-    /// come. Says whether it is good.
+    /// come.
     pub fn answered<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -210,18 +210,14 @@ impl Catalogue {
         endpoint: EndpointId,
         status: u16,
         answer: &[u8],
-    ) -> bool {
-        let Some(config) = &self.config else {
-            return false;
-        };
-        if status == 200 && models::put_list(store, config.group, now_ms, endpoint, answer) {
-            return true;
-        }
+    ) {
+        let Some(config) = &self.config else { return };
+        let listed =
+            status == 200 && models::put_list(store, config.group, now_ms, endpoint, answer);
         // An engine that has no such list. What a server says that is in trouble says nothing.
-        if status == 200 || (400..500).contains(&status) {
+        if !listed && matches!(status, 200 | 400..500) {
             models::put_unlisted(store, config.group, now_ms, endpoint);
         }
-        false
     }
 
     /// Takes the adapters of an engine's metrics, for all workers.

@@ -171,36 +171,31 @@ pub fn put_list<S: Store + ?Sized>(
 }
 
 /// An endpoint answers without a list. One that it gave before stays.
-pub fn put_unlisted<S: Store + ?Sized>(
-    store: &S,
-    group: u64,
-    now_ms: u64,
-    endpoint: EndpointId,
-) -> bool {
+pub fn put_unlisted<S: Store + ?Sized>(store: &S, group: u64, now_ms: u64, endpoint: EndpointId) {
     change(store, group, now_ms, endpoint, &mut |row| {
         let new = row.listing == Listing::Unheard;
         if new {
             row.listing = Listing::Unlisted;
         }
         new
-    })
+    });
 }
 
-/// Takes an endpoint's adapters; says whether they are others than before.
+/// Takes an endpoint's adapters.
 pub fn put_adapters<S: Store + ?Sized>(
     store: &S,
     group: u64,
     now_ms: u64,
     endpoint: EndpointId,
     adapters: &Adapters,
-) -> bool {
+) {
     change(store, group, now_ms, endpoint, &mut |row| {
         let other = row.adapters != *adapters;
         if other {
             row.adapters.clone_from(adapters);
         }
         other
-    })
+    });
 }
 
 /// Renews the rows of endpoints that are `named`, and gives up those that nobody has named for long.
@@ -247,8 +242,8 @@ fn change<S: Store + ?Sized>(
     now_ms: u64,
     endpoint: EndpointId,
     change: &mut dyn FnMut(&mut Row) -> bool,
-) -> bool {
-    let outcome = change_value(store, &key(group), &mut |bytes| {
+) {
+    change_value(store, &key(group), &mut |bytes| {
         // Most often there is nothing new, and the other rows need not be read to see that.
         let mut row = find_row(bytes, endpoint).unwrap_or_else(|| Row {
             endpoint,
@@ -271,7 +266,6 @@ fn change<S: Store + ?Sized>(
         *bytes = encode_rows(&rows);
         true
     });
-    outcome == Update::Written
 }
 
 fn encode_rows(rows: &[Row]) -> Vec<u8> {
@@ -408,11 +402,13 @@ mod tests {
             active: 2,
             names: vec![3, 9],
         };
-        assert!(put_adapters(&store, 7, 1, ONE, &adapters));
+        put_adapters(&store, 7, 1, ONE, &adapters);
         assert_eq!(rows(&store, 7)[0].listing, Listing::Unheard);
         assert!(put_list(&store, 7, 2, ONE, &list(&["base"])));
-        assert!(!put_adapters(&store, 7, 3, ONE, &adapters));
-        assert!(!put_adapters(&store, 7, 3, TWO, &Adapters::default()));
+        let (hash, _) = load(&store, 7, 0).unwrap();
+        put_adapters(&store, 7, 3, ONE, &adapters);
+        put_adapters(&store, 7, 3, TWO, &Adapters::default());
+        assert_eq!(load(&store, 7, hash), None, "nothing new, nothing written");
         let table = rows(&store, 7);
         assert_eq!(table.len(), 1);
         assert_eq!(table[0].adapters, adapters);
@@ -422,11 +418,13 @@ mod tests {
     #[test]
     fn who_gave_a_list_keeps_it_when_it_gives_none_any_more() {
         let store = MemoryStore::new();
-        assert!(put_unlisted(&store, 7, 1, ONE));
-        assert!(!put_unlisted(&store, 7, 2, ONE));
+        put_unlisted(&store, 7, 1, ONE);
         assert_eq!(rows(&store, 7)[0].listing, Listing::Unlisted);
+        let (hash, _) = load(&store, 7, 0).unwrap();
+        put_unlisted(&store, 7, 2, ONE);
+        assert_eq!(load(&store, 7, hash), None, "nothing new, nothing written");
         assert!(put_list(&store, 7, 3, ONE, &list(&[])));
-        assert!(!put_unlisted(&store, 7, 4, ONE));
+        put_unlisted(&store, 7, 4, ONE);
         assert!(matches!(rows(&store, 7)[0].listing, Listing::Listed(_)));
     }
 
