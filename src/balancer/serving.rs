@@ -1,19 +1,10 @@
-//! Who serves the model that a request names, and what is known of all models.
+//! Who serves the model that a request names.
 
-use super::{Balancer, Known, PoolState, Refusal};
-use crate::endpoint::{Endpoint, EndpointId};
-use crate::models::{Catalogue, Serves, Wanted, prefer};
+use super::candidates::{Known, known_of};
+use super::pools::PoolState;
+use super::{Balancer, Refusal};
+use crate::models::{Catalogue, Serves, Wanted};
 use crate::policy::Candidate;
-use crate::reply::{Reply, ReplyKind};
-use crate::state::Store;
-use crate::state::models::Adapters;
-
-/// Where the gateway's own list of models is.
-const LIST_PATH: &[u8] = b"/v1/models";
-
-fn known_of<'a>(candidate: &Candidate, known: &'a [Known]) -> Option<&'a Known> {
-    known.get(usize::try_from(candidate.endpoint).ok()?)
-}
 
 fn serves(candidate: &Candidate, known: &[Known]) -> Serves {
     known_of(candidate, known).map_or(Serves::No, |known| known.serves)
@@ -40,38 +31,7 @@ pub(super) fn prefer_known(candidates: &mut Vec<Candidate>, known: &[Known]) {
     }
 }
 
-/// Leaves those that have the adapter at hand, and tells the others, the least loaded first.
-pub(super) fn keep_placed(candidates: &mut Vec<Candidate>, known: &[Known]) -> Vec<u32> {
-    let others = prefer(candidates, |candidate| {
-        let known = known_of(candidate, known);
-        let affinity = known.map(|known| known.affinity).unwrap_or_default();
-        (affinity, candidate.load.requests)
-    });
-    let least = others.iter().map(|other| other.load.requests).min();
-    let mut behind: Vec<u32> = others.iter().map(|other| other.endpoint).collect();
-    let mut requests = others.iter().map(|other| other.load.requests);
-    if let Some(at) = requests.position(|requests| Some(requests) == least) {
-        behind.swap(0, at);
-    }
-    behind
-}
-
 impl PoolState {
-    /// Whose turn it is depends on who takes turns: each set of eligible endpoints counts its own.
-    pub(super) fn counter(&self, known: &[Known]) -> u64 {
-        if known.iter().all(|known| known.serves == Serves::Yes) {
-            return self.counter;
-        }
-        let best = known.iter().map(|known| known.serves).min();
-        let mut eligible = xxhash_rust::xxh64::Xxh64::new(self.counter);
-        for (id, known) in self.ids.iter().zip(known) {
-            if Some(known.serves) == best {
-                eligible.update(&id.0.to_le_bytes());
-            }
-        }
-        eligible.digest()
-    }
-
     /// Whether one of the endpoints may serve the model, or one that is still to come.
     fn may_serve(&self, catalogue: &Catalogue, wanted: &Wanted<'_>) -> bool {
         let endpoints = self.config.pool.endpoints();
@@ -112,81 +72,4 @@ impl Balancer {
             .or_else(|| position(&open))
             .unwrap_or(0)
     }
-
-    /// Takes an engine's answer to the question for its models, for all workers: 0 if none came.
-    #[inline(never)]
-    pub fn models_answered<S: Store + ?Sized>(
-        &self,
-        store: &S,
-        now_ms: u64,
-        endpoint: EndpointId,
-        status: u16,
-        answer: &[u8],
-    ) -> bool {
-        self.catalogue
-            .answered(store, now_ms, endpoint, status, answer)
-    }
-
-    /// Takes the adapters that have requests at an engine, for all workers.
-    pub fn adapters_reported<S: Store + ?Sized>(
-        &self,
-        store: &S,
-        now_ms: u64,
-        endpoint: EndpointId,
-        adapters: &Adapters,
-    ) {
-        self.catalogue.scraped(store, now_ms, endpoint, adapters);
-    }
-
-    /// The gateway's own answer to a `GET` of `path`, the list of all models or the card of one; `None` if
-    /// it has none.
-    #[inline(never)]
-    pub fn models_reply<S: Store + ?Sized>(&mut self, store: &S, path: &[u8]) -> Option<Reply> {
-        self.config.models.as_ref()?;
-        let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
-        let path = path.get(..end.unwrap_or(path.len()))?;
-        let rest = path.strip_prefix(LIST_PATH)?;
-        let pools = self.pools.iter();
-        let members = pools.flat_map(|pool| pool.config.pool.endpoints());
-        let members: Vec<&Endpoint> = members.collect();
-        let body = if rest.is_empty() {
-            self.catalogue.merged(store, &members)?.to_owned()
-        } else {
-            let name = percent_decoded(rest.strip_prefix(b"/")?)?;
-            match self.catalogue.card(store, &members, &name) {
-                Some(card) => card.json,
-                None if self.catalogue.is_unknown(&members, &name) => {
-                    return Some(Reply::refusal(Refusal::UnknownModel, None, Some(&name)));
-                }
-                None => return None,
-            }
-        };
-        Some(Reply {
-            kind: ReplyKind::Models,
-            status: 200,
-            retry_after_s: None,
-            body,
-        })
-    }
 }
-
-/// A part of a path as text; `None` if it is none, or empty.
-#[inline(never)]
-fn percent_decoded(part: &[u8]) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = part.iter();
-    while let Some(byte) = rest.next() {
-        let mut digit = || char::from(*rest.next()?).to_digit(16);
-        let byte = match byte {
-            b'%' => u8::try_from(digit()? * 16 + digit()?).ok()?,
-            byte => *byte,
-        };
-        bytes.push(byte);
-    }
-    String::from_utf8(bytes)
-        .ok()
-        .filter(|text| !text.is_empty())
-}
-
-#[cfg(test)]
-mod tests;

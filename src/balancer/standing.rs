@@ -2,12 +2,9 @@
 
 use super::{Balancer, Decision, Overload, Refusal};
 use crate::endpoint::EndpointId;
-use crate::health::{Board, Signal, Standing, State, Turn, Why};
+use crate::health::{Board, Standing, State, Why};
 use crate::policy::{Candidate, RANKED};
 use crate::state::Store;
-
-/// Most turns that wait to be told; of more, the last are not.
-const MAX_TURNS: usize = 256;
 
 /// Leaves those that are ready; else those that are warming; else, as a last resort, those that are to be
 /// spared, or even those that have failed; and in any case those that may be probed. Returns those that are
@@ -101,37 +98,5 @@ impl Balancer {
         let attempts = decision.endpoints.iter().take(1).chain(&others);
         decision.attempts = attempts.take(RANKED).copied().collect();
         Gate::Open
-    }
-
-    /// Takes what was heard of an endpoint, for all workers.
-    pub fn heard<S: Store + ?Sized>(
-        &mut self,
-        store: &S,
-        now_ms: u64,
-        endpoint: EndpointId,
-        signal: Signal,
-    ) {
-        if matches!(signal, Signal::Refused | Signal::ScrapeRefused) {
-            self.refused(store, now_ms, endpoint);
-        }
-        let turn = self.board.hear(store, now_ms, endpoint, signal);
-        if let Some(turn) = turn.filter(|_| self.turns.len() < MAX_TURNS) {
-            self.turns.push(turn);
-        }
-    }
-
-    /// Whether a sign of life of the endpoint is of any use now. Costs nothing.
-    pub fn wants_life(&self, endpoint: EndpointId) -> bool {
-        self.board.wants_life(endpoint)
-    }
-
-    /// The endpoint's state at `now_ms`, and what it is due to.
-    pub fn state(&self, endpoint: EndpointId, now_ms: u64) -> (State, Why) {
-        self.board.state(endpoint, now_ms)
-    }
-
-    /// Turns that this worker has made since it was asked last.
-    pub fn take_turns(&mut self) -> Vec<Turn> {
-        std::mem::take(&mut self.turns)
     }
 }

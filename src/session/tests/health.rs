@@ -1,6 +1,7 @@
 //! What the outcomes of requests say of their endpoints' health, and what picks make of it.
 
 use super::*;
+use crate::balancer::tests::ASK;
 use crate::balancer::{Overload, Refusal};
 use crate::endpoint::Endpoint;
 use crate::health::{Signal, State, Why};
@@ -83,21 +84,6 @@ impl Bench {
 
 const ONE: &str = "10.0.0.1:80";
 const TWO: &str = "10.0.0.2:80";
-
-const ASK: crate::balancer::Ask<'static> = crate::balancer::Ask {
-    pool: 0,
-    model: None,
-    key: None,
-    blocks: &[],
-    cost: Load {
-        requests: 1,
-        waiting: 1,
-        prefill_tokens: 1,
-        decode_tokens: 1,
-        context_tokens: 2,
-    },
-    share_permille: 1_000,
-};
 
 #[test]
 fn f1_client_errors_say_nothing_of_an_endpoint() {
