@@ -1,16 +1,23 @@
 //! What can be heard of an endpoint.
 
-/// What Envoy says of an endpoint; the worse, the greater.
+/// What Envoy says of an endpoint; the worse, the greater. Of all that its list of clusters says
+/// (`/clusters?format=json`, the member's `health_status`, read by [`crate::scrape::clusters`]) the worst counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It may be used, as far as Envoy knows.
+    /// It may be used, as far as Envoy knows: `eds_health_status` is `HEALTHY`, unknown or absent, and no flag is
+    /// set. An endpoint that the configuration names is that, too, where Envoy does not list it.
     #[default]
     Healthy,
-    /// It serves, but says of itself that it would rather not.
+    /// It serves, but says of itself that it would rather not (`failed_active_degraded_check`), or the control
+    /// plane says so (`DEGRADED`). To a pick it is as good as a healthy one; between levels of failover it
+    /// comes behind.
     Degraded,
-    /// An active check failed or is still to come, outlier detection ejected it, or the control plane says so.
+    /// An active check failed, timed out or is still to come (`failed_active_health_check`, `active_hc_timeout`,
+    /// `excluded_via_immediate_hc_fail`, `pending_active_hc`), outlier detection ejected it
+    /// (`failed_outlier_check`), or the control plane says so (`UNHEALTHY`, `TIMEOUT`). It gets nothing.
     Unhealthy,
-    /// It is about to leave.
+    /// It is about to leave: the control plane says so (`DRAINING`), or has taken it out already
+    /// (`pending_dynamic_removal`). It gets nothing new, and finishes what it has.
     Draining,
 }
 
