@@ -9,10 +9,12 @@
 //!   subtracting in the shared copy, and a row that was lost is written anew;
 //! - a VM that dies takes its row with it, [`SLOT_TTL_MS`] after its last heartbeat.
 
+mod place;
 mod table;
 
 use std::collections::BTreeMap;
 
+use self::place::Place;
 use self::table::{Image, MAX_SLOTS, Slot, Table};
 use super::{Store, Update, update};
 use crate::endpoint::EndpointId;
@@ -60,16 +62,6 @@ pub struct Carried {
     /// When its queue last moved, in milliseconds: a first token came, or a request came to an empty
     /// queue.
     pub moved_ms: u64,
-}
-
-/// Where a pick reads and writes.
-struct Place {
-    /// The columns of the pool's endpoints, in their order.
-    columns: Vec<usize>,
-    /// This VM's row.
-    slot: usize,
-    counter: usize,
-    sequence: u64,
 }
 
 /// Whether a change shows that the endpoint's queue has moved.
@@ -124,55 +116,30 @@ impl Ledger {
         let mut chosen = None;
         let mut declined = false;
         let outcome = update(store, KEY, |bytes| {
-            let mut place = self.locate(bytes, pool, ids, &hints);
-            if self.stale || place.is_none() {
-                self.rebuild(bytes, now_ms, Some(pool), ids);
-                place = self.locate(bytes, pool, ids, &hints);
-            }
+            let place = self.place(bytes, now_ms, pool, ids, &hints);
             let (Some(place), Some(mut table)) = (place, Table::new(bytes)) else {
                 return false;
             };
-            let Place {
-                columns,
-                slot,
-                counter,
-                sequence,
-            } = place;
-            let sums = table.sums();
-            let carried: Vec<Carried> = columns
-                .iter()
-                .map(|column| Carried {
-                    load: sums.get(*column).copied().unwrap_or_default(),
-                    moved_ms: table.moved_ms(*column),
-                })
-                .collect();
-            let choice = choose(&carried, sequence);
+            let carried = place.carried(&table);
+            let choice = choose(&carried, place.sequence);
             declined = choice.is_none();
-            chosen = choice
-                .and_then(|(index, cost)| Some((*ids.get(index)?, *columns.get(index)?, cost)));
-            hints = columns;
-            let Some((endpoint, column, cost)) = chosen else {
-                return false;
-            };
-            table.set_cell(slot, column, self.held(endpoint).plus(cost));
-            if sums.get(column).is_none_or(|load| load.waiting == 0) {
-                table.set_moved_ms(column, now_ms);
-            }
-            table.set_counter(counter, sequence.wrapping_add(1));
-            table.set_heartbeat(slot, now_ms);
-            true
+            chosen = choice.and_then(|(index, cost)| {
+                let (endpoint, before) = (*ids.get(index)?, carried.get(index)?);
+                let held = self.held(endpoint).plus(cost);
+                place.write(&mut table, now_ms, index, before, held)?;
+                Some((endpoint, cost))
+            });
+            hints = place.columns;
+            chosen.is_some()
         });
-        if self.hints.len() >= MAX_HINTS {
-            self.hints.clear();
-        }
-        self.hints.insert(pool, hints);
+        self.remember(pool, hints);
         if declined {
             return None;
         }
         let (endpoint, cost) = match (outcome, chosen) {
-            (Update::Written, Some((endpoint, _, cost))) => {
+            (Update::Written, Some(chosen)) => {
                 self.last_write_ms = now_ms;
-                (endpoint, cost)
+                chosen
             }
             _ => self.choose_alone(now_ms, ids, choose)?,
         };
@@ -181,6 +148,14 @@ impl Ledger {
             endpoint,
             held: cost,
         })
+    }
+
+    /// Where a pool's endpoints were found, for its next pick.
+    fn remember(&mut self, pool: u64, columns: Vec<usize>) {
+        if self.hints.len() >= MAX_HINTS {
+            self.hints.clear();
+        }
+        self.hints.insert(pool, columns);
     }
 
     fn choose_alone(
@@ -337,25 +312,21 @@ impl Ledger {
         true
     }
 
-    /// Where everything lies that a pick needs; `None` if something is missing.
-    fn locate(
+    /// Where everything lies that a pick needs; what is missing is added before.
+    fn place(
         &self,
-        bytes: &mut [u8],
+        bytes: &mut Vec<u8>,
+        now_ms: u64,
         pool: u64,
         ids: &[EndpointId],
         hints: &[usize],
     ) -> Option<Place> {
-        let table = Table::new(bytes)?;
-        let (counter, sequence) = table.counter(pool)?;
-        let column = |(index, id): (usize, &EndpointId)| {
-            table.column(*id, hints.get(index).copied().unwrap_or(index))
-        };
-        Some(Place {
-            columns: ids.iter().enumerate().map(column).collect::<Option<_>>()?,
-            slot: table.slot(self.vm)?,
-            counter,
-            sequence,
-        })
+        let place = Place::locate(bytes, self.vm, pool, ids, hints);
+        if place.is_some() && !self.stale {
+            return place;
+        }
+        self.rebuild(bytes, now_ms, Some(pool), ids);
+        Place::locate(bytes, self.vm, pool, ids, hints)
     }
 
     /// The slow path: whatever is missing is added, and this VM's row is written from what it holds.
