@@ -8,6 +8,10 @@
 //! A flight holds one reservation and gives it back exactly once: it is taken out of its `Option`
 //! by the end of the response or by [`Input::Closed`], whichever comes first.
 
+mod ask;
+mod conclude;
+mod depart;
+mod details;
 mod event;
 mod explain;
 mod opening;

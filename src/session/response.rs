@@ -1,16 +1,15 @@
-//! From the response headers to the end of the stream: who served, how fast, and giving back.
+//! From the response headers to the last chunk: who serves, how fast, and that the prompt is computed.
 
+use super::conclude::{Ending, conclude};
+use super::details::is_from_endpoint;
 use super::{
-    Answer, Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, StreamView,
-    opening,
+    Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, StreamView, opening,
 };
 use crate::balancer::Balancer;
-use crate::endpoint::EndpointId;
 use crate::health::{Signal, retry_after_ms};
 use crate::request::Api;
 use crate::state::Store;
 use crate::state::ledger::Reservation;
-use crate::tokens::ResponseReader;
 
 pub(super) fn respond<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -121,33 +120,13 @@ fn retried<S: Store + ?Sized>(
 /// the last one says that it is too busy, so were they, most likely: a fleet that is full must not
 /// be taken to be dead.
 fn passed_over(view: &dyn StreamView) -> Signal {
-    let is_full = match view.response_status() {
-        Some(429 | 503) => view
-            .response_details()
-            .is_some_and(|words| words == b"via_upstream"),
-        _ => false,
-    };
-    match is_full {
+    let is_busy = matches!(view.response_status(), Some(429 | 503));
+    match is_busy && is_from_endpoint(view) {
         true => Signal::Overloaded {
             retry_after_ms: None,
         },
         false => Signal::Blamed,
     }
-}
-
-/// Whether Envoy's words say that the endpoint broke off, or let a timeout of the route pass. A
-/// request that Envoy's own limits kept back (`overflow`) never came to the endpoint.
-fn blames_endpoint(details: &[u8]) -> bool {
-    let timed_out = details == b"response_timeout" || details.starts_with(b"upstream_per_try");
-    let reset = details.starts_with(b"upstream_reset") && !details.ends_with(b"{overflow}");
-    timed_out || reset
-}
-
-/// Whether Envoy's words say that nobody listens at the endpoint: no timeout, and no limit of Envoy's.
-fn is_refusal(details: &[u8]) -> bool {
-    const REFUSED: &[u8] = b"_error:_Connection_refused";
-    details.starts_with(b"upstream_reset_before_response_started{")
-        && details.windows(REFUSED.len()).any(|part| part == REFUSED)
 }
 
 /// Reads on. Says whether the answer is complete: Envoy tells the end of a body only afterwards, in
@@ -206,144 +185,8 @@ fn show_life<S: Store + ?Sized>(
     if flight.probe && good {
         flight.probe = false;
         balancer.heard(moment.store, moment.now_ms(), endpoint, Signal::Good);
-    } else if balancer.wants_life(endpoint) && is_the_endpoints(moment.view) {
+    } else if balancer.wants_life(endpoint) && is_from_endpoint(moment.view) {
         balancer.heard(moment.store, moment.now_ms(), endpoint, Signal::Alive);
-    }
-}
-
-/// Whether the answer is the endpoint's, and not Envoy's own.
-fn is_the_endpoints(view: &dyn StreamView) -> bool {
-    view.response_details()
-        .is_some_and(|details| details == b"via_upstream")
-}
-
-/// How a stream ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// The response came to its end.
-    Complete,
-    /// The stream is gone before that: the client left, or the endpoint did.
-    Broken,
-}
-
-/// Gives back what is reserved, and says what became of the request.
-fn conclude<S: Store + ?Sized>(
-    balancer: &mut Balancer,
-    moment: &Moment<'_, S>,
-    mut flight: Flight,
-    ending: Ending,
-    effects: &mut Effects,
-) {
-    let Some(reservation) = flight.reservation.take() else {
-        return;
-    };
-    let endpoint = reservation.endpoint();
-    balancer.complete(moment.store, moment.now_ms(), reservation);
-    flight.reader.finish();
-    let broken_off = || {
-        let details = moment.view.response_details();
-        details.is_some_and(|details| blames_endpoint(&details))
-    };
-    let outcome = match ending {
-        Ending::Broken if broken_off() => Outcome::Failed(Failure::BrokenStream),
-        Ending::Broken if flight.stage == Stage::Asked => {
-            unproved(balancer, moment, &flight);
-            return;
-        }
-        _ => outcome(&flight.reader, moment.view),
-    };
-    if let Outcome::Failed(failure) = outcome {
-        effects.events.push(Event::Failed { endpoint, failure });
-    }
-    match signal(&flight, moment.view, ending, outcome) {
-        Some(signal) => balancer.heard(moment.store, moment.now_ms(), endpoint, signal),
-        None => unproved(balancer, moment, &flight),
-    }
-    if flight.api.is_none() {
-        return;
-    }
-    // A client may leave as soon as it has read that the stream is over.
-    let complete = ending == Ending::Complete || flight.reader.done();
-    let total_us = moment.now_us().saturating_sub(flight.departed_us);
-    let tpot_us = flight
-        .tpot_us(outcome, moment.now_us())
-        .filter(|_| complete);
-    if complete && outcome == Outcome::Good {
-        let (usage, events) = (flight.reader.usage(), flight.reader.events());
-        balancer.learn_tokens(&flight.lesson, usage, events);
-    }
-    if complete && outcome == Outcome::Good && endpoint == flight.picked {
-        learn(balancer, &flight, endpoint, total_us, tpot_us);
-    }
-    effects.events.push(Event::Answered(Answer {
-        endpoint,
-        ttft_us: flight.ttft_us(outcome),
-        e2e_us: (complete && outcome == Outcome::Good).then_some(total_us),
-        tpot_us,
-        usage: flight.reader.usage(),
-    }));
-}
-
-/// What became of a request says this of its endpoint's health. Client errors, Envoy's own limits, and clients
-/// that leave before there is output, say nothing.
-fn signal(
-    flight: &Flight,
-    view: &dyn StreamView,
-    ending: Ending,
-    outcome: Outcome,
-) -> Option<Signal> {
-    match outcome {
-        Outcome::Good => {
-            let reader = &flight.reader;
-            let output = reader.events() > 0 || reader.usage().is_some();
-            (output || ending == Ending::Complete).then_some(Signal::Good)
-        }
-        Outcome::Failed(Failure::Overloaded) => Some(Signal::Overloaded {
-            retry_after_ms: flight.retry_after_ms,
-        }),
-        Outcome::Failed(Failure::Unreachable) => {
-            let details = view.response_details();
-            Some(match details.is_some_and(|words| is_refusal(&words)) {
-                true => Signal::Refused,
-                false => Signal::Failed,
-            })
-        }
-        Outcome::Failed(_) => Some(Signal::Failed),
-        Outcome::Refused => None,
-    }
-}
-
-/// A request that was to show whether its endpoint works again is over, and has not shown it.
-fn unproved<S: Store + ?Sized>(balancer: &mut Balancer, moment: &Moment<'_, S>, flight: &Flight) {
-    if flight.probe {
-        balancer.heard(
-            moment.store,
-            moment.now_ms(),
-            flight.picked,
-            Signal::Unproved,
-        );
-    }
-}
-
-/// Takes from a whole, good answer what it shows of its endpoint.
-fn learn(
-    balancer: &mut Balancer,
-    flight: &Flight,
-    endpoint: EndpointId,
-    total_us: u64,
-    tpot_us: Option<u64>,
-) {
-    if let Some(rates) = balancer.rates(flight.pool) {
-        // A prompt holds its blocks from about when it is computed, which only a stream shows.
-        if let Some(ttft_us) = flight.ttft_us(Outcome::Good) {
-            rates.resided(total_us.saturating_sub(ttft_us));
-        }
-        if let Some(tpot_us) = tpot_us {
-            rates.output(endpoint, flight.context_tokens, tpot_us);
-        }
-    }
-    if let (Some(bytes), Some(usage)) = (flight.prompt_bytes, flight.reader.usage()) {
-        balancer.correct(endpoint, &flight.belief, bytes, &usage);
     }
 }
 
@@ -353,60 +196,5 @@ impl Flight {
     fn has_begun(&self) -> bool {
         let announces = self.api == Some(Api::Responses) && self.reader.is_stream();
         !announces || self.reader.events() > 0
-    }
-
-    fn ttft_us(&self, outcome: Outcome) -> Option<u64> {
-        let first_us = self
-            .first_chunk_us
-            .filter(|_| outcome == Outcome::Good && self.reader.is_stream());
-        first_us.map(|first_us| first_us.saturating_sub(self.departed_us))
-    }
-
-    fn tpot_us(&self, outcome: Outcome, now_us: u64) -> Option<u64> {
-        let ttft_us = self.ttft_us(outcome)?;
-        let reported = self.reader.usage().map(|usage| usage.completion_tokens);
-        let intervals = reported
-            .unwrap_or(self.reader.events())
-            .checked_sub(1)
-            .filter(|intervals| *intervals > 0)?;
-        let total_us = now_us.saturating_sub(self.departed_us);
-        Some(total_us.saturating_sub(ttft_us) / intervals)
-    }
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// An answer.
-    Good,
-    /// None, or no good one, and the endpoint is to blame.
-    Failed(Failure),
-    /// No good answer, and nobody's failure: the client's error, or a limit of Envoy's own.
-    Refused,
-}
-
-fn outcome(reader: &ResponseReader, view: &dyn StreamView) -> Outcome {
-    let error = reader.error_code();
-    // Output is proof enough; the host is asked for the status only where there is none.
-    if error.is_none() && (reader.events() > 0 || reader.usage().is_some()) {
-        return Outcome::Good;
-    }
-    let status = view.response_status().unwrap_or(0);
-    // Envoy may have said so itself: it had no answer, or a limit of its own.
-    if status == 429 || status >= 500 {
-        match view.response_details() {
-            Some(details) if details == b"via_upstream" => {}
-            Some(details) if blames_endpoint(&details) => {
-                return Outcome::Failed(Failure::Unreachable);
-            }
-            _ => return Outcome::Refused,
-        }
-    }
-    match (status, error) {
-        (429 | 503, _) | (200, Some(429 | 503)) => Outcome::Failed(Failure::Overloaded),
-        (200, Some(500..)) => Outcome::Failed(Failure::StreamError),
-        (500.., _) => Outcome::Failed(Failure::ServerError),
-        (200..300, None) => Outcome::Good,
-        _ => Outcome::Refused,
     }
 }
