@@ -38,6 +38,7 @@ pub use self::read::{Account, AccountError};
 use std::fmt::Write;
 
 use crate::balancer::{Ask, Balancer, Decision};
+use crate::endpoint::Endpoint;
 use crate::policy::{Candidate, Load};
 use crate::quote::quote;
 use crate::rates::Pace;
@@ -152,21 +153,9 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
     ));
     let name = |index: u32| {
         let endpoint = balancer.endpoint(decision.pool, index);
-        endpoint.map_or("?", |endpoint| endpoint.name())
+        endpoint.map_or("?", Endpoint::name)
     };
-    let pool = balancer.pool(decision.pool);
-    line.put(BEGINNING);
-    line.number(VERSION);
-    line.put(",\"config\":");
-    line.hash(balancer.config().fingerprint);
-    for (key, text) in [
-        (",\"pool\":", pool.map_or("?", |pool| pool.name.as_str())),
-        (",\"policy\":", decision.policy),
-        (",\"reason\":", reason_name(decision.reason)),
-    ] {
-        line.put(key);
-        line.quote(text);
-    }
+    origin(&mut line, balancer, decision);
     line.put(",\"ranked\":[");
     for index in &decision.endpoints {
         line.next();
@@ -192,6 +181,34 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
     let complete = listed == decision.candidates.len();
     line.put("],\"complete\":");
     line.put(if complete { "true" } else { "false" });
+    listing(&mut line, candidates, &name);
+    if !decision.costs_us.is_empty() {
+        line.put("],\"costs_us\":[");
+        line.numbers(decision.costs_us.get(..listed).unwrap_or_default());
+    }
+    line.put("]}");
+    line.0
+}
+
+/// By which configuration, where, and why.
+fn origin(line: &mut Line, balancer: &Balancer, decision: &Decision) {
+    let pool = balancer.pool(decision.pool);
+    line.put(BEGINNING);
+    line.number(VERSION);
+    line.put(",\"config\":");
+    line.hash(balancer.config().fingerprint);
+    for (key, text) in [
+        (",\"pool\":", pool.map_or("?", |pool| pool.name.as_str())),
+        (",\"policy\":", decision.policy),
+        (",\"reason\":", reason_name(decision.reason)),
+    ] {
+        line.put(key);
+        line.quote(text);
+    }
+}
+
+/// The figures of an idle endpoint, and each candidate's as far as they differ. The list stays open.
+fn listing<'a>(line: &mut Line, candidates: &[Candidate], name: &dyn Fn(u32) -> &'a str) {
     let idle = figures(Candidate::default());
     line.put(",\"idle\":[");
     line.numbers(&idle);
@@ -203,12 +220,6 @@ pub fn line(balancer: &Balancer, ask: &Ask<'_>, random: u64, decision: &Decision
         line.numbers(told(&figures(*candidate), &idle));
         line.put("]");
     }
-    if !decision.costs_us.is_empty() {
-        line.put("],\"costs_us\":[");
-        line.numbers(decision.costs_us.get(..listed).unwrap_or_default());
-    }
-    line.put("]}");
-    line.0
 }
 
 /// The figures without those at the end that are as of an idle endpoint.

@@ -184,11 +184,6 @@ impl Policy for CacheAware {
         } else {
             (self.unmatched(view), Reason::NoMatch)
         };
-        Some(Ranking {
-            endpoints,
-            reason,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        Ranking::plain(endpoints, reason)
     }
 }

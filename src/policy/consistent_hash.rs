@@ -39,20 +39,10 @@ impl Policy for ConsistentHash {
             });
             eligible.take(RANKED).collect::<Vec<u32>>()
         });
-        if let Some(endpoints) = on_ring.filter(|endpoints| !endpoints.is_empty()) {
-            return Some(Ranking {
-                endpoints,
-                reason: Reason::Home,
-                bound: 0,
-                costs_us: Vec::new(),
-            });
-        }
-        let endpoints = rank_by(view.candidates, &mut Random::new(view.random), by_tokens);
-        (!endpoints.is_empty()).then_some(Ranking {
-            endpoints,
-            reason: Reason::NoKey,
-            bound: 0,
-            costs_us: Vec::new(),
+        let home = on_ring.and_then(|endpoints| Ranking::plain(endpoints, Reason::Home));
+        home.or_else(|| {
+            let endpoints = rank_by(view.candidates, &mut Random::new(view.random), by_tokens);
+            Ranking::plain(endpoints, Reason::NoKey)
         })
     }
 }

@@ -18,11 +18,6 @@ impl Policy for LeastRequest {
 
     fn rank(&self, view: &View<'_>) -> Option<Ranking> {
         let endpoints = rank_by(view.candidates, &mut Random::new(view.random), by_requests);
-        (!endpoints.is_empty()).then_some(Ranking {
-            endpoints,
-            reason: Reason::LeastLoaded,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        Ranking::plain(endpoints, Reason::LeastLoaded)
     }
 }

@@ -193,6 +193,18 @@ pub struct Ranking {
     pub costs_us: Vec<u64>,
 }
 
+impl Ranking {
+    /// One of a policy that holds nobody against a bound and counts no costs; `None` if it names nobody.
+    fn plain(endpoints: Vec<u32>, reason: Reason) -> Option<Self> {
+        (!endpoints.is_empty()).then_some(Self {
+            endpoints,
+            reason,
+            bound: 0,
+            costs_us: Vec::new(),
+        })
+    }
+}
+
 /// One routing algorithm, built for one pool.
 pub trait Policy: Send + Sync {
     /// The name in configuration, metrics and logs.

@@ -78,11 +78,6 @@ impl Policy for PowerOfTwo {
         fill(&mut endpoints, view.candidates, &mut random, |_, _| {
             Ordering::Equal
         });
-        Some(Ranking {
-            endpoints,
-            reason,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        Ranking::plain(endpoints, reason)
     }
 }

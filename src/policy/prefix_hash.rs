@@ -75,12 +75,7 @@ impl PrefixHash {
                 rank_by(view.candidates, &mut random, |a, b| queue.order(a, b))
             }
         };
-        (!endpoints.is_empty()).then_some(Ranking {
-            endpoints,
-            reason: Reason::NoKey,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        Ranking::plain(endpoints, Reason::NoKey)
     }
 
     fn by_key(&self, view: &View<'_>, key: u64) -> Option<Ranking> {

@@ -21,11 +21,6 @@ impl Policy for RandomPick {
     fn rank(&self, view: &View<'_>) -> Option<Ranking> {
         let mut random = Random::new(view.random);
         let endpoints = rank_by(view.candidates, &mut random, |_, _| Ordering::Equal);
-        (!endpoints.is_empty()).then_some(Ranking {
-            endpoints,
-            reason: Reason::Random,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        Ranking::plain(endpoints, Reason::Random)
     }
 }

@@ -21,15 +21,7 @@ impl Policy for RoundRobin {
         let turns = u64::try_from(view.candidates.len()).ok()?;
         let start = usize::try_from(view.sequence.checked_rem(turns)?).ok()?;
         let (before, from) = view.candidates.split_at_checked(start)?;
-        let in_turn = from.iter().chain(before);
-        Some(Ranking {
-            endpoints: in_turn
-                .take(RANKED)
-                .map(|candidate| candidate.endpoint)
-                .collect(),
-            reason: Reason::Turn,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        let in_turn = from.iter().chain(before).take(RANKED);
+        Ranking::plain(in_turn.map(|one| one.endpoint).collect(), Reason::Turn)
     }
 }

@@ -140,11 +140,6 @@ impl Policy for WeightedRoundRobin {
                 break;
             }
         }
-        (!endpoints.is_empty()).then_some(Ranking {
-            endpoints,
-            reason: Reason::Turn,
-            bound: 0,
-            costs_us: Vec::new(),
-        })
+        Ranking::plain(endpoints, Reason::Turn)
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::balancer::{Balancer, Decision};
+use crate::endpoint::Endpoint;
 use crate::policy::Reason;
 
 /// Most candidates that an explanation lists.
@@ -14,71 +15,63 @@ const LISTED: usize = 32;
 /// the order of the loads.
 pub(super) fn line(balancer: &Balancer, decision: &Decision) -> String {
     let name = |index: u32| {
-        balancer
-            .endpoint(decision.pool, index)
-            .map_or("?", |endpoint| endpoint.name())
+        let endpoint = balancer.endpoint(decision.pool, index);
+        endpoint.map_or("?", Endpoint::name)
     };
-    let pool = balancer
-        .pool(decision.pool)
-        .map_or("?", |pool| pool.name.as_str());
+    let pool = balancer.pool(decision.pool);
+    let ranked = decision.endpoints.iter();
+    let ranked: Vec<&str> = ranked.map(|index| name(*index)).collect();
     let mut line = String::with_capacity(256);
     // Writing into a String cannot fail.
     let _ = write!(
         line,
-        "policy={};reason={};pool={pool}",
+        "policy={};reason={};pool={};endpoint={};ranked={};sequence={}",
         decision.policy,
-        reason_name(decision.reason)
-    );
-    let ranked: Vec<&str> = decision
-        .endpoints
-        .iter()
-        .map(|index| name(*index))
-        .collect();
-    let _ = write!(line, ";endpoint={}", ranked.first().unwrap_or(&"?"));
-    let _ = write!(
-        line,
-        ";ranked={};sequence={}",
+        reason_name(decision.reason),
+        pool.map_or("?", |pool| pool.name.as_str()),
+        ranked.first().unwrap_or(&"?"),
         ranked.join("|"),
         decision.sequence
     );
     if let Some(key) = decision.key {
         let _ = write!(line, ";key={key:016x}");
     }
-    let cost = decision.cost;
     let _ = write!(
         line,
-        ";cost={}+{};bound={}",
-        cost.prefill_tokens, cost.decode_tokens, decision.bound
+        ";cost={}+{};bound={};loads=[{}]",
+        decision.cost.prefill_tokens,
+        decision.cost.decode_tokens,
+        decision.bound,
+        loads(decision, &name)
     );
-    let loads: Vec<String> = decision
-        .candidates
-        .iter()
-        .take(LISTED)
-        .map(|candidate| {
-            let load = candidate.load;
-            let endpoint = name(candidate.endpoint);
-            format!(
-                "{endpoint} {}/{}/{}",
-                load.requests, load.prefill_tokens, load.decode_tokens
-            )
-        })
-        .collect();
-    let _ = write!(line, ";loads=[{}]", loads.join(","));
     if !decision.costs_us.is_empty() {
-        let costs: Vec<String> = decision
-            .candidates
-            .iter()
-            .zip(&decision.costs_us)
-            .take(LISTED)
-            .map(|(candidate, cost_us)| format!("{}/{cost_us}", candidate.matched_tokens))
-            .collect();
-        let _ = write!(line, ";costs=[{}]", costs.join(","));
+        let _ = write!(line, ";costs=[{}]", costs(decision));
     }
     // A pool's name is the operator's; nothing else can bring a byte that a header must not have.
     line.replace(
         |letter: char| letter.is_control() || !letter.is_ascii(),
         "?",
     )
+}
+
+fn loads<'a>(decision: &Decision, name: &dyn Fn(u32) -> &'a str) -> String {
+    let listed = decision.candidates.iter().take(LISTED);
+    let loads = listed.map(|candidate| {
+        let (endpoint, load) = (name(candidate.endpoint), candidate.load);
+        format!(
+            "{endpoint} {}/{}/{}",
+            load.requests, load.prefill_tokens, load.decode_tokens
+        )
+    });
+    loads.collect::<Vec<_>>().join(",")
+}
+
+fn costs(decision: &Decision) -> String {
+    let listed = decision.candidates.iter().take(LISTED);
+    let costs = listed
+        .zip(&decision.costs_us)
+        .map(|(candidate, cost_us)| format!("{}/{cost_us}", candidate.matched_tokens));
+    costs.collect::<Vec<_>>().join(",")
 }
 
 /// A reason as metrics and explanations call it.

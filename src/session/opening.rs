@@ -4,6 +4,7 @@
 //! `responses.hold_headers` they are held until the first event. An error then becomes an answer that
 //! says what it is; anything else goes on as it came.
 
+use super::request::is_encoded;
 use super::{Effects, Flight, Flow, Rest, StreamView};
 use crate::config::{Config, Toggle};
 use crate::reply::Reply;
@@ -26,9 +27,7 @@ pub(super) fn hold(
     if !kind.eq_ignore_ascii_case(EVENT_STREAM) || view.response_status() != Some(200) {
         return;
     }
-    let encoding = view.response_header("content-encoding");
-    if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity")) {
-        // Nobody here can read how it begins.
+    if is_encoded(view.response_header("content-encoding")) {
         return;
     }
     flight.opening = Some(FirstEvent::default());

@@ -1,7 +1,7 @@
 //! From the first header to the moment when enough of a request is known: what to wait for.
 
 use super::depart::{depart, refused, unsteered};
-use super::{Effects, Event, Holding, Moment, Rest, State, StreamView};
+use super::{Effects, Event, Holding, Moment, Rest, State};
 use crate::balancer::Balancer;
 use crate::config::{OtherPaths, Toggle};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
@@ -90,14 +90,15 @@ pub(super) fn settle<S: Store + ?Sized>(
         Rest::Open => held.scanner.finish_early(),
         Rest::End => held.scanner.finish(),
     };
-    if request.scan == Scan::Malformed && is_encoded(moment.view) {
+    if request.scan == Scan::Malformed && is_encoded(moment.view.request_header("content-encoding"))
+    {
         request.scan = Scan::Encoded;
     }
     let events = vec![Event::Parsed(request.scan)];
     depart(balancer, moment, Some(held.api), &request, events)
 }
 
-fn is_encoded(view: &dyn StreamView) -> bool {
-    let encoding = view.request_header("content-encoding");
-    encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"))
+/// Whether a `content-encoding` says that nobody here can read the body.
+pub(super) fn is_encoded(content_encoding: Option<Vec<u8>>) -> bool {
+    content_encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"))
 }

@@ -4,7 +4,7 @@
 //! there are, is what a router has to see. The sizes are assumptions. Every request is a session.
 
 use super::draw::{Draw, Poisson};
-use super::{Request, Role, Segment, Start, Workload};
+use super::{Request, Workload};
 
 /// How long, and how many of each.
 #[derive(Clone, Debug)]
@@ -49,17 +49,8 @@ pub fn workload(options: &Options, seed: u64) -> Workload {
         } else {
             options.short_tokens
         };
-        let request = Request {
-            start: Start::At { us: at_us },
-            session: id,
-            adapter: None,
-            prompt: vec![Segment {
-                id,
-                tokens: tokens.max(1),
-                role: Role::User,
-            }],
-            output_tokens: options.output_tokens.max(1),
-        };
+        let output_tokens = options.output_tokens.max(1);
+        let request = Request::alone(at_us, id, tokens.max(1), output_tokens);
         (at_us, request)
     };
     let requests = (0..options.requests).map(request).collect();

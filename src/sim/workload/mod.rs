@@ -81,6 +81,21 @@ pub struct Request {
 }
 
 impl Request {
+    /// One of a session of its own, at a set time, whose prompt nobody shares.
+    fn alone(at_us: u64, id: u64, prompt_tokens: u32, output_tokens: u32) -> Self {
+        Self {
+            start: Start::At { us: at_us },
+            session: id,
+            adapter: None,
+            prompt: vec![Segment {
+                id,
+                tokens: prompt_tokens,
+                role: Role::User,
+            }],
+            output_tokens,
+        }
+    }
+
     /// Length of the prompt.
     pub fn prompt_tokens(&self) -> u32 {
         let tokens = self.prompt.iter().map(|segment| segment.tokens);

@@ -3,7 +3,7 @@
 //! The lengths are assumptions. Every request is a session.
 
 use super::draw::{Draw, Poisson};
-use super::{Request, Role, Segment, Start, Workload};
+use super::{Request, Workload};
 
 /// How long the requests are; lengths are uniform within a half of the mean.
 #[derive(Clone, Debug)]
@@ -36,17 +36,9 @@ pub fn workload(options: &Options, seed: u64) -> Workload {
     let request = |_| {
         let at_us = arrivals.next_us(&mut draw);
         let id = draw.id();
-        let request = Request {
-            start: Start::At { us: at_us },
-            session: id,
-            adapter: None,
-            prompt: vec![Segment {
-                id,
-                tokens: draw.around(options.prompt_tokens),
-                role: Role::User,
-            }],
-            output_tokens: draw.around(options.output_tokens),
-        };
+        let prompt_tokens = draw.around(options.prompt_tokens);
+        let output_tokens = draw.around(options.output_tokens);
+        let request = Request::alone(at_us, id, prompt_tokens, output_tokens);
         (at_us, request)
     };
     let requests = (0..options.requests).map(request).collect();
