@@ -11,6 +11,7 @@
 mod event;
 mod explain;
 mod opening;
+mod outcome;
 mod request;
 mod response;
 

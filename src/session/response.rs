@@ -1,8 +1,8 @@
 //! From the response headers to the end of the stream: who served, how fast, and giving back.
 
+use super::outcome::{Ending, Outcome, broke_off, is_the_endpoints, outcome, passed_over, signal};
 use super::{
-    Answer, Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, StreamView,
-    opening,
+    Answer, Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, opening,
 };
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
@@ -10,7 +10,6 @@ use crate::health::{Signal, retry_after_ms};
 use crate::request::Api;
 use crate::state::Store;
 use crate::state::ledger::Reservation;
-use crate::tokens::ResponseReader;
 
 pub(super) fn respond<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -117,39 +116,6 @@ fn retried<S: Store + ?Sized>(
     flight.reservation = Some(reservation);
 }
 
-/// What to think of those whom Envoy tried before the last one: they have failed, nobody knows how. Where
-/// the last one says that it is too busy, so were they, most likely: a fleet that is full must not
-/// be taken to be dead.
-fn passed_over(view: &dyn StreamView) -> Signal {
-    let is_full = match view.response_status() {
-        Some(429 | 503) => view
-            .response_details()
-            .is_some_and(|words| words == b"via_upstream"),
-        _ => false,
-    };
-    match is_full {
-        true => Signal::Overloaded {
-            retry_after_ms: None,
-        },
-        false => Signal::Blamed,
-    }
-}
-
-/// Whether Envoy's words say that the endpoint broke off, or let a timeout of the route pass. A
-/// request that Envoy's own limits kept back (`overflow`) never came to the endpoint.
-fn blames_endpoint(details: &[u8]) -> bool {
-    let timed_out = details == b"response_timeout" || details.starts_with(b"upstream_per_try");
-    let reset = details.starts_with(b"upstream_reset") && !details.ends_with(b"{overflow}");
-    timed_out || reset
-}
-
-/// Whether Envoy's words say that nobody listens at the endpoint: no timeout, and no limit of Envoy's.
-fn is_refusal(details: &[u8]) -> bool {
-    const REFUSED: &[u8] = b"_error:_Connection_refused";
-    details.starts_with(b"upstream_reset_before_response_started{")
-        && details.windows(REFUSED.len()).any(|part| part == REFUSED)
-}
-
 /// Reads on. Says whether the answer is complete: Envoy tells the end of a body only afterwards, in
 /// a callback of its own.
 fn response_chunk<S: Store + ?Sized>(
@@ -211,21 +177,6 @@ fn show_life<S: Store + ?Sized>(
     }
 }
 
-/// Whether the answer is the endpoint's, and not Envoy's own.
-fn is_the_endpoints(view: &dyn StreamView) -> bool {
-    view.response_details()
-        .is_some_and(|details| details == b"via_upstream")
-}
-
-/// How a stream ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// The response came to its end.
-    Complete,
-    /// The stream is gone before that: the client left, or the endpoint did.
-    Broken,
-}
-
 /// Gives back what is reserved, and says what became of the request.
 fn conclude<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -240,12 +191,8 @@ fn conclude<S: Store + ?Sized>(
     let endpoint = reservation.endpoint();
     balancer.complete(moment.store, moment.now_ms(), reservation);
     flight.reader.finish();
-    let broken_off = || {
-        let details = moment.view.response_details();
-        details.is_some_and(|details| blames_endpoint(&details))
-    };
     let outcome = match ending {
-        Ending::Broken if broken_off() => Outcome::Failed(Failure::BrokenStream),
+        Ending::Broken if broke_off(moment.view) => Outcome::Failed(Failure::BrokenStream),
         Ending::Broken if flight.stage == Stage::Asked => {
             unproved(balancer, moment, &flight);
             return;
@@ -282,35 +229,6 @@ fn conclude<S: Store + ?Sized>(
         tpot_us,
         usage: flight.reader.usage(),
     }));
-}
-
-/// What became of a request says this of its endpoint's health. Client errors, Envoy's own limits, and clients
-/// that leave before there is output, say nothing.
-fn signal(
-    flight: &Flight,
-    view: &dyn StreamView,
-    ending: Ending,
-    outcome: Outcome,
-) -> Option<Signal> {
-    match outcome {
-        Outcome::Good => {
-            let reader = &flight.reader;
-            let output = reader.events() > 0 || reader.usage().is_some();
-            (output || ending == Ending::Complete).then_some(Signal::Good)
-        }
-        Outcome::Failed(Failure::Overloaded) => Some(Signal::Overloaded {
-            retry_after_ms: flight.retry_after_ms,
-        }),
-        Outcome::Failed(Failure::Unreachable) => {
-            let details = view.response_details();
-            Some(match details.is_some_and(|words| is_refusal(&words)) {
-                true => Signal::Refused,
-                false => Signal::Failed,
-            })
-        }
-        Outcome::Failed(_) => Some(Signal::Failed),
-        Outcome::Refused => None,
-    }
 }
 
 /// A request that was to show whether its endpoint works again is over, and has not shown it.
@@ -371,42 +289,5 @@ impl Flight {
             .filter(|intervals| *intervals > 0)?;
         let total_us = now_us.saturating_sub(self.departed_us);
         Some(total_us.saturating_sub(ttft_us) / intervals)
-    }
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// An answer.
-    Good,
-    /// None, or no good one, and the endpoint is to blame.
-    Failed(Failure),
-    /// No good answer, and nobody's failure: the client's error, or a limit of Envoy's own.
-    Refused,
-}
-
-fn outcome(reader: &ResponseReader, view: &dyn StreamView) -> Outcome {
-    let error = reader.error_code();
-    // Output is proof enough; the host is asked for the status only where there is none.
-    if error.is_none() && (reader.events() > 0 || reader.usage().is_some()) {
-        return Outcome::Good;
-    }
-    let status = view.response_status().unwrap_or(0);
-    // Envoy may have said so itself: it had no answer, or a limit of its own.
-    if status == 429 || status >= 500 {
-        match view.response_details() {
-            Some(details) if details == b"via_upstream" => {}
-            Some(details) if blames_endpoint(&details) => {
-                return Outcome::Failed(Failure::Unreachable);
-            }
-            _ => return Outcome::Refused,
-        }
-    }
-    match (status, error) {
-        (429 | 503, _) | (200, Some(429 | 503)) => Outcome::Failed(Failure::Overloaded),
-        (200, Some(500..)) => Outcome::Failed(Failure::StreamError),
-        (500.., _) => Outcome::Failed(Failure::ServerError),
-        (200..300, None) => Outcome::Good,
-        _ => Outcome::Refused,
     }
 }
