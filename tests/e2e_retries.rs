@@ -247,7 +247,8 @@ async fn burst(mode: Mode, workers: u32) {
         spoil(&fleet, &endpoint, "delay-headers=1500");
     }
     let mut coming = tokio::task::JoinSet::new();
-    for client in clients.iter().cycle().take(COMING).cloned() {
+    for client in clients.iter().cycle().take(COMING) {
+        let client = client.clone();
         coming.spawn(async move { client.send(Call::chat(&chat(1, false))).await });
     }
     let queued = |mock: &Mock| mock.seen().len();

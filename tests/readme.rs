@@ -331,11 +331,23 @@ fn literals(source: &str) -> Vec<String> {
     parts.step_by(2).map(str::to_owned).collect()
 }
 
+/// The files that name metrics.
+fn sources_of_metrics() -> Vec<String> {
+    let parts = std::fs::read_dir(root().join("src/metrics")).unwrap();
+    let names = parts.map(|part| part.unwrap().file_name().into_string().unwrap());
+    let parts = names.filter(|name| name.ends_with(".rs") && name != "tests.rs");
+    let parts: Vec<String> = parts.map(|name| format!("src/metrics/{name}")).collect();
+    assert!(!parts.is_empty());
+    std::iter::once("src/metrics.rs".to_owned())
+        .chain(parts)
+        .collect()
+}
+
 #[test]
 fn the_table_of_metrics_is_what_the_filter_defines() {
-    let source = read("src/metrics.rs");
-    let defined: BTreeSet<String> = literals(&source)
-        .into_iter()
+    let defined: BTreeSet<String> = sources_of_metrics()
+        .iter()
+        .flat_map(|file| literals(&read(file)))
         .filter(|text| text.starts_with("warmroute_"))
         .collect();
     let rows = table("metrics");

@@ -1,6 +1,7 @@
 //! Discovery: where Envoy is asked for its clusters, and which of them are wanted.
 
-use super::{ConfigError, PoolConfig, path_of, raw, whole};
+use super::values::{path_of, whole};
+use super::{ConfigError, PoolConfig, raw};
 use crate::scrape::clusters::MAX_NAME_BYTES;
 
 /// Most clusters that all pools may name together, and most whose verdicts may be taken.

@@ -1,6 +1,7 @@
 //! The key `health`: when an endpoint is taken out, and what engines are asked of it.
 
-use super::{ConfigError, ScrapeConfig, path_of, raw, thousandths, whole};
+use super::values::{path_of, thousandths, whole};
+use super::{ConfigError, ScrapeConfig, raw};
 use crate::health::Settings;
 
 /// When an endpoint is taken out, and what engines are asked of it.

@@ -1,30 +1,45 @@
 //! The plugin configuration: JSON in, validated [`Config`] out.
 //!
 //! Parsing happens in two steps. `raw.rs` says which keys exist and of which type they are (serde,
-//! strict: an unknown key is an error). This file turns that into types that cannot be wrong. Every
-//! error names the JSON path of the value and what would have been allowed.
+//! strict: an unknown key is an error). This file turns that into types that cannot be wrong; keys that
+//! take some doing have a file of their own. Every error names the JSON path of the value and what
+//! would have been allowed.
 
 mod discovery;
+mod error;
 mod health;
+mod index;
 pub(crate) mod models;
 mod policy;
 mod pools;
 mod raw;
 mod responses;
 mod saturation;
+mod scrape;
+mod tokens;
+mod values;
 
+pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
+pub use self::error::ConfigError;
+pub use self::health::HealthConfig;
+pub use self::index::{MAX_INDEX_BLOCKS, MIN_INDEX_BLOCKS};
+pub use self::models::ModelsConfig;
 pub use self::responses::Responses;
 pub use self::saturation::{Priority, Saturation, WHOLE_PERMILLE};
-
-use std::fmt;
+pub use self::scrape::ScrapeConfig;
+pub use self::values::Toggle;
 
 use self::discovery::discovery_of;
-pub use self::discovery::{DiscoveryConfig, MAX_CLUSTERS};
-pub use self::health::HealthConfig;
+use self::error::known_path;
 use self::health::health_of;
-pub use self::models::ModelsConfig;
+use self::index::index_blocks_of;
 use self::models::models_of;
 use self::pools::{model_decides, pools_of};
+use self::responses::responses_of;
+use self::saturation::saturation_of;
+use self::scrape::scrape_of;
+use self::tokens::tokens_of;
+use self::values::{toggle, whole};
 use crate::endpoint::Pool;
 use crate::policy::PolicySpec;
 use crate::request::ScanOptions;
@@ -38,37 +53,6 @@ pub const MAX_POOLS: usize = 64;
 pub const MAX_POINTS: u32 = 4_096;
 /// Most routing-key sources of one `consistent_hash` policy.
 pub const MAX_KEYS: usize = 8;
-
-/// Least blocks that `index.max_blocks` may name.
-pub const MIN_INDEX_BLOCKS: u32 = 1_024;
-/// Most blocks that `index.max_blocks` may name: 64 MiB a worker.
-pub const MAX_INDEX_BLOCKS: u32 = 1 << 22;
-
-/// Why a configuration was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// JSON path of the offending value, such as `pools[1].policy.load_factor`; `.` is the whole document.
-    pub path: String,
-    /// What is wrong with it, and what is allowed.
-    pub problem: String,
-}
-
-impl ConfigError {
-    fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            problem: problem.into(),
-        }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.problem)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// How the chosen endpoint is handed to Envoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,21 +108,6 @@ pub struct PoolConfig {
     pub keys: Vec<KeySource>,
 }
 
-/// When and from where engine metrics are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScrapeConfig {
-    /// Envoy cluster that reaches an endpoint named by `x-envoy-original-dst-host`.
-    pub cluster: String,
-    /// Path of the engine's metrics.
-    pub path: String,
-    /// Time between two scrapes of one endpoint.
-    pub interval_ms: u64,
-    /// How long one scrape may take.
-    pub timeout_ms: u64,
-    /// Age at which a snapshot no longer counts.
-    pub stale_after_ms: u64,
-}
-
 /// Where a Decision is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Explain {
@@ -146,16 +115,6 @@ pub struct Explain {
     pub response_header: Toggle,
     /// Filter state `wasm.warmroute`, for access logs.
     pub log_field: Toggle,
-}
-
-/// On or off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Toggle {
-    /// Off, the default.
-    #[default]
-    Off,
-    /// On.
-    On,
 }
 
 /// What happens to requests that are not inference calls.
@@ -248,9 +207,6 @@ impl Config {
         let mut fields = Vec::new();
         let pools = pools_of(policy, endpoints, clusters, pools, &mut fields)?;
         let discovery = discovery_of(discovery, &pools)?;
-        let within = |path: &str, value: Option<raw::Whole>, default, lowest, highest| {
-            whole(path, value, default, lowest, highest)
-        };
         // Clients may write `model` behind the messages. Where it decides, more is worth holding.
         let default_hold = if models.is_some() || model_decides(&pools) {
             3_000_000
@@ -258,37 +214,9 @@ impl Config {
             1_000_000
         };
         let indexed = pools.iter().any(|pool| pool.policy.reads_index());
-        let index_blocks = within(
-            "index.max_blocks",
-            index.max_blocks,
-            default_blocks(&pools),
-            MIN_INDEX_BLOCKS,
-            MAX_INDEX_BLOCKS,
-        )?;
-        let prefix_bytes = within("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
-        let tokens = TokenEstimator {
-            bytes_per_token_milli: thousandths(
-                "tokens.bytes_per_token",
-                tokens.bytes_per_token,
-                4_000,
-                100,
-                100_000,
-            )?,
-            output_tokens: within(
-                "tokens.output_tokens",
-                tokens.output_tokens,
-                256,
-                1,
-                1 << 24,
-            )?,
-            image_tokens: within(
-                "tokens.image_tokens",
-                tokens.image_tokens,
-                1_024,
-                0,
-                1 << 24,
-            )?,
-        };
+        let index_blocks = index_blocks_of(index, &pools)?;
+        let prefix_bytes = whole("prefix.bytes", prefix.bytes, 1_024, 1, 1 << 20)?;
+        let tokens = tokens_of(tokens)?;
         Ok(Self {
             fingerprint,
             steering: match steering {
@@ -307,23 +235,17 @@ impl Config {
             },
             index_blocks,
             tokens,
-            hold_max_bytes: u64::from(within(
+            hold_max_bytes: u64::from(whole(
                 "hold.max_bytes",
                 hold.max_bytes,
                 default_hold,
                 1,
                 1 << 30,
             )?),
-            watchdog_ms: u64::from(within(
-                "hold.watchdog_ms",
-                hold.watchdog_ms,
-                250,
-                1,
-                60_000,
-            )?),
+            watchdog_ms: u64::from(whole("hold.watchdog_ms", hold.watchdog_ms, 250, 1, 60_000)?),
             models,
             saturation: saturation
-                .map(|saturation| saturation::saturation_of(saturation, scrape.as_ref()))
+                .map(|saturation| saturation_of(saturation, scrape.as_ref()))
                 .transpose()?,
             health: health_of(health, scrape.as_ref(), fingerprint)?,
             scrape,
@@ -331,132 +253,13 @@ impl Config {
                 response_header: toggle(explain.response_header),
                 log_field: toggle(explain.log_field),
             },
-            responses: responses::responses_of(responses),
+            responses: responses_of(responses),
             other_paths: match other_paths {
                 raw::OtherPaths::Pick => OtherPaths::Pick,
                 raw::OtherPaths::Pass => OtherPaths::Pass,
             },
         })
     }
-}
-
-/// 32,768 blocks an endpoint of the pools that ask the index, which are two million tokens, within
-/// 4 and 16 MiB a worker. How many endpoints are found nobody knows: then the most.
-fn default_blocks(pools: &[PoolConfig]) -> u32 {
-    let asking = pools.iter().filter(|pool| pool.policy.reads_index());
-    let endpoints: usize = asking
-        .map(|pool| match pool.clusters.is_empty() {
-            true => pool.pool.len(),
-            false => MAX_ENDPOINTS,
-        })
-        .sum();
-    let blocks = u32::try_from(endpoints).unwrap_or(u32::MAX);
-    blocks.saturating_mul(1 << 15).clamp(1 << 18, 1 << 20)
-}
-
-/// The path as far as it is known: a text that ends early or is no JSON at all ends it in `?`.
-fn known_path(path: &serde_path_to_error::Path) -> String {
-    let path = path.to_string();
-    match path.trim_end_matches('?').trim_end_matches('.') {
-        "" => ".".into(),
-        known => known.into(),
-    }
-}
-
-fn toggle(on: bool) -> Toggle {
-    if on { Toggle::On } else { Toggle::Off }
-}
-
-fn scrape_of(raw: raw::Scrape) -> Result<ScrapeConfig, ConfigError> {
-    if raw.cluster.is_empty() {
-        return Err(ConfigError::new(
-            "scrape.cluster",
-            "must name an Envoy cluster",
-        ));
-    }
-    let path = path_of("scrape.path", raw.path, "/metrics")?;
-    let interval_ms = whole("scrape.interval_ms", raw.interval_ms, 1_000, 100, 3_600_000)?;
-    let timeout_ms = whole(
-        "scrape.timeout_ms",
-        raw.timeout_ms,
-        interval_ms.min(800),
-        10,
-        60_000,
-    )?;
-    let stale_after_ms = whole(
-        "scrape.stale_after_ms",
-        raw.stale_after_ms,
-        interval_ms.saturating_mul(5),
-        100,
-        u32::MAX,
-    )?;
-    if stale_after_ms < interval_ms {
-        let problem = format!("must not be below scrape.interval_ms ({interval_ms})");
-        return Err(ConfigError::new("scrape.stale_after_ms", problem));
-    }
-    Ok(ScrapeConfig {
-        cluster: raw.cluster,
-        path,
-        interval_ms: u64::from(interval_ms),
-        timeout_ms: u64::from(timeout_ms),
-        stale_after_ms: u64::from(stale_after_ms),
-    })
-}
-
-/// Where somebody answers: a path.
-#[inline(never)]
-fn path_of(key: &str, value: Option<String>, default: &str) -> Result<String, ConfigError> {
-    let path = value.unwrap_or_else(|| default.to_owned());
-    if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Ok(path);
-    }
-    let problem = format!("`{path}` must be a path that starts with `/`");
-    Err(ConfigError::new(key, problem))
-}
-
-// Copies in every caller would make the module larger.
-#[inline(never)]
-fn whole(
-    path: &str,
-    value: Option<raw::Whole>,
-    default: u32,
-    lowest: u32,
-    highest: u32,
-) -> Result<u32, ConfigError> {
-    let value = value.map_or(u64::from(default), |whole| whole.0);
-    u32::try_from(value)
-        .ok()
-        .filter(|value| (lowest..=highest).contains(value))
-        .ok_or_else(|| {
-            ConfigError::new(
-                path,
-                format!("must be between {lowest} and {highest}, not {value}"),
-            )
-        })
-}
-
-/// A decimal figure kept as whole thousandths, so that decisions never depend on floating point.
-#[inline(never)]
-fn thousandths(
-    path: &str,
-    value: Option<f64>,
-    default: u32,
-    lowest: u32,
-    highest: u32,
-) -> Result<u32, ConfigError> {
-    let Some(value) = value else {
-        return Ok(default);
-    };
-    let scaled = (value * 1_000.0).round();
-    if scaled >= f64::from(lowest) && scaled <= f64::from(highest) {
-        // The range check makes the cast exact.
-        return Ok(scaled as u32);
-    }
-    let (lowest, highest) = (f64::from(lowest) / 1_000.0, f64::from(highest) / 1_000.0);
-    Err(ConfigError::new(
-        path,
-        format!("must be between {lowest} and {highest}, not {value}"),
-    ))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `models`: how engines are asked what they serve.
 
 use super::raw::Whole;
-use super::{ConfigError, ScrapeConfig, path_of, whole};
+use super::values::{path_of, whole};
+use super::{ConfigError, ScrapeConfig};
 use crate::scrape::models::MAX_NAME_BYTES;
 use crate::state::models::hash;
 

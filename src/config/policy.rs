@@ -1,6 +1,7 @@
 //! Policies of the configuration: which parameters go with which name, and where keys are found.
 
-use super::{ConfigError, KeySource, MAX_KEYS, MAX_POINTS, raw, thousandths, whole};
+use super::values::{thousandths, whole};
+use super::{ConfigError, KeySource, MAX_KEYS, MAX_POINTS, raw};
 use crate::policy::{LoadKind, Measure, PolicySpec, Preset, Thresholds};
 
 pub(super) fn policy_of(

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use super::discovery::clusters_of;
 use super::policy::policy_of;
-use super::{ConfigError, MAX_ENDPOINTS, MAX_POOLS, PoolConfig, raw, whole};
+use super::values::whole;
+use super::{ConfigError, MAX_ENDPOINTS, MAX_POOLS, PoolConfig, raw};
 use crate::endpoint::{Endpoint, Pool};
 
 pub(super) fn pools_of(

@@ -1,6 +1,6 @@
 //! `responses`: what happens to answers on their way to the client.
 
-use super::{Toggle, toggle};
+use super::values::{Toggle, toggle};
 
 #[derive(serde::Deserialize, Default)]
 #[serde(deny_unknown_fields)]

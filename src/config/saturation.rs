@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::raw::Whole;
-use super::{ConfigError, ScrapeConfig, thousandths, whole};
+use super::values::{thousandths, whole};
+use super::{ConfigError, ScrapeConfig};
 
 /// Most priorities with a share.
 const MAX_SHARES: usize = 32;

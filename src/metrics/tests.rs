@@ -1,11 +1,13 @@
 //! What the host is told, and when.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::*;
 use crate::config::Config;
 use crate::health::Signal;
+use crate::policy::Load;
 
 /// Writes down what the host is told.
 #[derive(Default)]

@@ -5,47 +5,19 @@
 //! built of them. The order of members of an object does not matter. Envoy 1.40 shows no metadata
 //! there. EDS's `TIMEOUT` comes as `UNHEALTHY`, and whom EDS says nothing about as `HEALTHY`.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+mod found;
 
+pub use self::found::{Cluster, MAX_LOCALITY_BYTES, MAX_MEMBERS, MAX_WEIGHT, Member};
+
+use std::fmt;
+
+use self::found::Found;
 use crate::health::Verdict;
 use crate::request::json::{Kind, Sink, Take, Tokenizer};
 use crate::request::number::whole;
 
-/// Most members that one answer may have, over all clusters that are read; further ones are counted.
-pub const MAX_MEMBERS: usize = 1_024;
 /// Longest text that is taken, in bytes: names of clusters, addresses and parts of localities.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Longest locality, in bytes; a longer one is cut.
-pub const MAX_LOCALITY_BYTES: usize = 128;
-/// Largest weight; a larger one counts as this.
-pub const MAX_WEIGHT: u32 = 10_000;
-
-/// One member of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// Capacity relative to the others, 1 to [`MAX_WEIGHT`].
-    pub weight: u32,
-    /// Level of failover: 0 comes first.
-    pub priority: u32,
-    /// `region/zone/sub_zone` without empty parts at the end; empty if Envoy was told none.
-    pub locality: String,
-    /// What Envoy thinks of it.
-    pub verdict: Verdict,
-}
-
-/// One cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
-    /// Its members, in Envoy's order.
-    pub members: Vec<Member>,
-    /// Members that have no address of their own: pipes, names, port 0.
-    pub unusable: u32,
-    /// Members beyond [`MAX_MEMBERS`].
-    pub left_out: u32,
-}
 
 /// Why an answer says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +73,7 @@ impl<'a> ClustersReader<'a> {
         if !self.reader.is_list {
             return Err(ClustersError::NoClusters);
         }
-        Ok(self.reader.found)
+        Ok(self.reader.found.into_clusters())
     }
 }
 
@@ -138,51 +110,25 @@ enum Slot {
     Part(usize),
 }
 
-/// A host that is being read.
-#[derive(Debug, Default)]
-struct Host {
-    ip: Option<IpAddr>,
-    port: Option<u16>,
-    weight: Option<u64>,
-    priority: Option<u64>,
-    locality: [String; 3],
-    verdict: Verdict,
-}
-
-/// Which cluster is being read. Envoy writes its name first, but nothing rests on that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
-    NotYet,
-    Wanted(usize),
-    Other,
-}
-
+/// Follows the document, and hands on what is read.
 struct Reader<'a> {
-    names: &'a [String],
     place: Place,
     slot: Slot,
     text: Vec<u8>,
     text_is_whole: bool,
-    named: Named,
-    cluster: Cluster,
-    host: Host,
     is_list: bool,
-    found: Vec<Option<Cluster>>,
+    found: Found<'a>,
 }
 
 impl<'a> Reader<'a> {
     fn new(names: &'a [String]) -> Self {
         Self {
-            names,
             place: Place::Outside,
             slot: Slot::Nothing,
             text: Vec::new(),
             text_is_whole: true,
-            named: Named::NotYet,
-            cluster: Cluster::default(),
-            host: Host::default(),
             is_list: false,
-            found: vec![None; names.len()],
+            found: Found::new(names),
         }
     }
 
@@ -199,18 +145,14 @@ impl<'a> Reader<'a> {
             Place::Clusters | Place::Hosts => Kind::Array,
             _ => Kind::Object,
         };
-        (kind == expected && !(inner == Place::Hosts && self.named == Named::Other))
-            .then_some(inner)
+        (kind == expected && (inner != Place::Hosts || self.found.wants_hosts())).then_some(inner)
     }
 
     fn open(&mut self, place: Place) {
         match place {
             Place::Clusters => self.is_list = true,
-            Place::Cluster => {
-                self.named = Named::NotYet;
-                self.cluster = Cluster::default();
-            }
-            Place::Host => self.host = Host::default(),
+            Place::Cluster => self.found.cluster_begins(),
+            Place::Host => self.found.host_begins(),
             _ => {}
         }
         self.place = place;
@@ -229,61 +171,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn host_is_over(&mut self) {
-        let host = std::mem::take(&mut self.host);
-        let address = host
-            .ip
-            .zip(host.port)
-            .map(|(ip, port)| SocketAddr::new(ip, port))
-            .filter(|address| address.port() != 0 && !address.ip().is_unspecified());
-        let Some(address) = address else {
-            self.cluster.unusable = self.cluster.unusable.saturating_add(1);
-            return;
-        };
-        if self.cluster.members.len() >= MAX_MEMBERS {
-            self.cluster.left_out = self.cluster.left_out.saturating_add(1);
-            return;
-        }
-        let small = |value: Option<u64>, default| {
-            value.map_or(default, |value| u32::try_from(value).unwrap_or(u32::MAX))
-        };
-        self.cluster.members.push(Member {
-            address,
-            weight: small(host.weight, 1).clamp(1, MAX_WEIGHT),
-            priority: small(host.priority, 0),
-            locality: locality(&host.locality),
-            verdict: host.verdict,
-        });
-    }
-
-    fn cluster_is_over(&mut self) {
-        let mut cluster = std::mem::take(&mut self.cluster);
-        let Named::Wanted(index) = self.named else {
-            return;
-        };
-        let found = self.found.iter().flatten();
-        let before: usize = found.map(|cluster| cluster.members.len()).sum();
-        let room = MAX_MEMBERS.saturating_sub(before);
-        let over = cluster.members.len().saturating_sub(room);
-        cluster.members.truncate(room);
-        let over = u32::try_from(over).unwrap_or(u32::MAX);
-        cluster.left_out = cluster.left_out.saturating_add(over);
-        if let Some(place @ None) = self.found.get_mut(index) {
-            *place = Some(cluster);
-        }
-    }
-
     fn text_is_over(&mut self) {
         let text = match self.text_is_whole {
             true => std::str::from_utf8(&self.text).unwrap_or_default(),
             false => "",
         };
         match self.slot {
-            Slot::ClusterName => {
-                let wanted = self.names.iter().position(|name| name == text);
-                self.named = wanted.map_or(Named::Other, Named::Wanted);
-            }
-            Slot::Ip => self.host.ip = text.parse().ok(),
+            Slot::ClusterName => self.found.cluster_is_called(text),
+            Slot::Ip => self.found.host.ip = text.parse().ok(),
             Slot::EdsHealth => self.judge(match text {
                 "DRAINING" => Verdict::Draining,
                 "UNHEALTHY" | "TIMEOUT" => Verdict::Unhealthy,
@@ -291,7 +186,7 @@ impl<'a> Reader<'a> {
                 _ => Verdict::Healthy,
             }),
             Slot::Part(at) => {
-                if let Some(part) = self.host.locality.get_mut(at) {
+                if let Some(part) = self.found.host.locality.get_mut(at) {
                     *part = text.to_owned();
                 }
             }
@@ -301,7 +196,8 @@ impl<'a> Reader<'a> {
 
     /// The worst that is said counts.
     fn judge(&mut self, verdict: Verdict) {
-        self.host.verdict = self.host.verdict.max(verdict);
+        let host = &mut self.found.host;
+        host.verdict = host.verdict.max(verdict);
     }
 }
 
@@ -366,15 +262,6 @@ fn slot_of(place: Place, key: &[u8]) -> Slot {
     found.map_or(Slot::Nothing, |(_, _, slot)| *slot)
 }
 
-fn locality(parts: &[String; 3]) -> String {
-    let mut text = parts.join("/");
-    text.truncate(text.trim_end_matches('/').len());
-    while text.len() > MAX_LOCALITY_BYTES {
-        text.pop();
-    }
-    text
-}
-
 impl Sink for Reader<'_> {
     fn key(&mut self, key: &[u8]) {
         self.slot = slot_of(self.place, key);
@@ -410,10 +297,10 @@ impl Sink for Reader<'_> {
     fn scalar(&mut self, text: &[u8]) {
         match self.slot {
             Slot::Port => {
-                self.host.port = whole(text).and_then(|port| u16::try_from(port).ok());
+                self.found.host.port = whole(text).and_then(|port| u16::try_from(port).ok());
             }
-            Slot::Weight => self.host.weight = whole(text),
-            Slot::Priority => self.host.priority = whole(text),
+            Slot::Weight => self.found.host.weight = whole(text),
+            Slot::Priority => self.found.host.priority = whole(text),
             Slot::Flag(verdict) if text == b"true" => self.judge(verdict),
             _ => {}
         }
@@ -421,8 +308,8 @@ impl Sink for Reader<'_> {
 
     fn close(&mut self) {
         match self.place {
-            Place::Host => self.host_is_over(),
-            Place::Cluster => self.cluster_is_over(),
+            Place::Host => self.found.host_is_over(),
+            Place::Cluster => self.found.cluster_is_over(),
             _ => {}
         }
         self.place = self.parent();

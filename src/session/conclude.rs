@@ -1,32 +1,11 @@
-//! The end of a stream: giving back, what became of the request, and what it says of its endpoint.
+//! The end of a stream: giving back what is reserved, and what the whole answer teaches.
 
-use super::details::{VIA_UPSTREAM, blames_endpoint, is_refusal};
+use super::outcome::{Ending, Outcome, broke_off, outcome, signal};
 use super::{Answer, Effects, Event, Failure, Flight, Moment, Stage, StreamView};
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
 use crate::health::Signal;
 use crate::state::Store;
-use crate::tokens::ResponseReader;
-
-/// How a stream ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// The response came to its end.
-    Complete,
-    /// The stream is gone before that: the client left, or the endpoint did.
-    Broken,
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// An answer.
-    Good,
-    /// None, or no good one, and the endpoint is to blame.
-    Failed(Failure),
-    /// No good answer, and nobody's failure: the client's error, or a limit of Envoy's own.
-    Refused,
-}
 
 /// Gives back what is reserved, and says what became of the request.
 pub(super) fn conclude<S: Store + ?Sized>(
@@ -42,7 +21,7 @@ pub(super) fn conclude<S: Store + ?Sized>(
     let endpoint = reservation.endpoint();
     balancer.complete(moment.store, moment.now_ms(), reservation);
     flight.reader.finish();
-    let Some(outcome) = outcome(&flight, moment.view, ending) else {
+    let Some(outcome) = outcome_of(&flight, moment.view, ending) else {
         return unproved(balancer, moment, &flight);
     };
     if let Outcome::Failed(failure) = outcome {
@@ -64,70 +43,11 @@ pub(super) fn conclude<S: Store + ?Sized>(
 }
 
 /// What became of the request; `None` if it was left before there was any answer.
-fn outcome(flight: &Flight, view: &dyn StreamView, ending: Ending) -> Option<Outcome> {
-    let broken_off = || {
-        let details = view.response_details();
-        details.is_some_and(|details| blames_endpoint(&details))
-    };
+fn outcome_of(flight: &Flight, view: &dyn StreamView, ending: Ending) -> Option<Outcome> {
     match ending {
-        Ending::Broken if broken_off() => Some(Outcome::Failed(Failure::BrokenStream)),
+        Ending::Broken if broke_off(view) => Some(Outcome::Failed(Failure::BrokenStream)),
         Ending::Broken if flight.stage == Stage::Asked => None,
-        _ => Some(outcome_of_answer(&flight.reader, view)),
-    }
-}
-
-fn outcome_of_answer(reader: &ResponseReader, view: &dyn StreamView) -> Outcome {
-    let error = reader.error_code();
-    // Output is proof enough; the host is asked for the status only where there is none.
-    if error.is_none() && (reader.events() > 0 || reader.usage().is_some()) {
-        return Outcome::Good;
-    }
-    let status = view.response_status().unwrap_or(0);
-    // Envoy may have said so itself: it had no answer, or a limit of its own.
-    if status == 429 || status >= 500 {
-        match view.response_details() {
-            Some(details) if details == VIA_UPSTREAM => {}
-            Some(details) if blames_endpoint(&details) => {
-                return Outcome::Failed(Failure::Unreachable);
-            }
-            _ => return Outcome::Refused,
-        }
-    }
-    match (status, error) {
-        (429 | 503, _) | (200, Some(429 | 503)) => Outcome::Failed(Failure::Overloaded),
-        (200, Some(500..)) => Outcome::Failed(Failure::StreamError),
-        (500.., _) => Outcome::Failed(Failure::ServerError),
-        (200..300, None) => Outcome::Good,
-        _ => Outcome::Refused,
-    }
-}
-
-/// What became of a request says this of its endpoint's health. Client errors, Envoy's own limits, and clients
-/// that leave before there is output, say nothing.
-fn signal(
-    flight: &Flight,
-    view: &dyn StreamView,
-    ending: Ending,
-    outcome: Outcome,
-) -> Option<Signal> {
-    match outcome {
-        Outcome::Good => {
-            let reader = &flight.reader;
-            let output = reader.events() > 0 || reader.usage().is_some();
-            (output || ending == Ending::Complete).then_some(Signal::Good)
-        }
-        Outcome::Failed(Failure::Overloaded) => Some(Signal::Overloaded {
-            retry_after_ms: flight.retry_after_ms,
-        }),
-        Outcome::Failed(Failure::Unreachable) => {
-            let details = view.response_details();
-            Some(match details.is_some_and(|words| is_refusal(&words)) {
-                true => Signal::Refused,
-                false => Signal::Failed,
-            })
-        }
-        Outcome::Failed(_) => Some(Signal::Failed),
-        Outcome::Refused => None,
+        _ => Some(outcome(&flight.reader, view)),
     }
 }
 

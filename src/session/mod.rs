@@ -11,10 +11,10 @@
 mod ask;
 mod conclude;
 mod depart;
-mod details;
 mod event;
 mod explain;
 mod opening;
+mod outcome;
 mod request;
 mod response;
 

@@ -1,10 +1,8 @@
 //! From the response headers to the last chunk: who serves, how fast, and that the prompt is computed.
 
-use super::conclude::{Ending, conclude};
-use super::details::is_from_endpoint;
-use super::{
-    Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, StreamView, opening,
-};
+use super::conclude::conclude;
+use super::outcome::{Ending, is_the_endpoints, passed_over};
+use super::{Effects, Event, Failure, Flight, Flow, Input, Moment, Rest, Stage, State, opening};
 use crate::balancer::Balancer;
 use crate::health::{Signal, retry_after_ms};
 use crate::request::Api;
@@ -116,19 +114,6 @@ fn retried<S: Store + ?Sized>(
     flight.reservation = Some(reservation);
 }
 
-/// What to think of those whom Envoy tried before the last one: they have failed, nobody knows how. Where
-/// the last one says that it is too busy, so were they, most likely: a fleet that is full must not
-/// be taken to be dead.
-fn passed_over(view: &dyn StreamView) -> Signal {
-    let is_busy = matches!(view.response_status(), Some(429 | 503));
-    match is_busy && is_from_endpoint(view) {
-        true => Signal::Overloaded {
-            retry_after_ms: None,
-        },
-        false => Signal::Blamed,
-    }
-}
-
 /// Reads on. Says whether the answer is complete: Envoy tells the end of a body only afterwards, in
 /// a callback of its own.
 fn response_chunk<S: Store + ?Sized>(
@@ -185,7 +170,7 @@ fn show_life<S: Store + ?Sized>(
     if flight.probe && good {
         flight.probe = false;
         balancer.heard(moment.store, moment.now_ms(), endpoint, Signal::Good);
-    } else if balancer.wants_life(endpoint) && is_from_endpoint(moment.view) {
+    } else if balancer.wants_life(endpoint) && is_the_endpoints(moment.view) {
         balancer.heard(moment.store, moment.now_ms(), endpoint, Signal::Alive);
     }
 }

@@ -1,5 +1,7 @@
 //! What is read of Envoy's answers, of broken ones, and of any bytes.
 
+use std::net::SocketAddr;
+
 use super::*;
 
 /// A real answer, trimmed.
