@@ -36,14 +36,13 @@ pub(super) fn line(balancer: &Balancer, decision: &Decision) -> String {
     if let Some(key) = decision.key {
         let _ = write!(line, ";key={key:016x}");
     }
+    let cost = decision.cost;
     let _ = write!(
         line,
-        ";cost={}+{};bound={};loads=[{}]",
-        decision.cost.prefill_tokens,
-        decision.cost.decode_tokens,
-        decision.bound,
-        loads(decision, &name)
+        ";cost={}+{};bound={}",
+        cost.prefill_tokens, cost.decode_tokens, decision.bound
     );
+    let _ = write!(line, ";loads=[{}]", loads(decision, &name));
     if !decision.costs_us.is_empty() {
         let _ = write!(line, ";costs=[{}]", costs(decision));
     }
