@@ -3,8 +3,9 @@
 //! In the order of a request: who may be picked by what is known (`candidates.rs`), the pick and its
 //! reservation (`picking.rs`) through the stages that leave endpoints out (`serving.rs`, `standing.rs`,
 //! `saturation.rs`, `placement.rs`), what it holds until its end (`releasing.rs`), and what its answer
-//! teaches (`learning.rs`). Beside requests: what is heard of health (`hearing.rs`), what engines report
-//! (`engines.rs`) and serve (`models.rs`), and pools whose members change (`pools.rs`).
+//! teaches (`learning.rs`). Beside requests: what is heard of health (`hearing.rs`) and of refused
+//! connections (`outages.rs`), what engines report (`engines.rs`) and serve (`models.rs`), pools whose
+//! members change (`pools.rs`), and what the clock calls for (`upkeep.rs`).
 
 mod candidates;
 mod decision;
@@ -12,6 +13,7 @@ mod engines;
 mod hearing;
 mod learning;
 mod models;
+mod outages;
 mod picking;
 mod placement;
 mod pools;
@@ -19,13 +21,14 @@ mod releasing;
 mod saturation;
 mod serving;
 mod standing;
+mod upkeep;
 
 pub use self::decision::{Ask, Decision, Overload, Refusal};
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use self::engines::Outages;
+use self::outages::Outages;
 use self::pools::PoolState;
 use crate::config::{Config, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
