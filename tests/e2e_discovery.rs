@@ -447,7 +447,10 @@ async fn a_full_fleet_is_not_ejected() {
         refused += 1;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(refused > 40, "{refused} are not five in a row an engine and second");
+    assert!(
+        refused > 40,
+        "{refused} are not five in a row an engine and second"
+    );
     for mock in &one.fleet.mocks {
         mock.set_faults(Vec::new());
     }
