@@ -87,6 +87,11 @@ fn envoy(filters: &[Value]) -> Value {
     }})
 }
 
+/// Those of a cluster that carries a fleet's requests.
+fn limits() -> Value {
+    json!({"thresholds": [{"max_connections": 9_999, "max_pending_requests": 9_999, "max_requests": 9_999}]})
+}
+
 const PLACE: &str =
     "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.http_filters[0]";
 
@@ -540,8 +545,9 @@ fn bodies_that_envoy_would_refuse_are_warned_of() {
 
 #[test]
 fn a_cluster_that_does_not_listen_is_warned_of() {
-    let leading_to = |steering: &str, cluster: Value| {
+    let leading_to = |steering: &str, mut cluster: Value| {
         let plugin = json!({"steering": steering, "endpoints": [{"address": "10.0.0.1:8000"}, {"address": "[::1]:8000"}]});
+        cluster["circuit_breakers"] = limits();
         let mut envoy = envoy(&[filter(&plugin)]);
         let clusters = envoy.pointer_mut("/static_resources/clusters").unwrap();
         clusters.as_array_mut().unwrap().push(cluster);
@@ -675,5 +681,69 @@ fn clusters_and_endpoints_are_told_apart() {
     assert_eq!(
         outcome.stdout,
         "FILE: ok: the members of 1 cluster in 1 pool, expected_latency, original_dst\n"
+    );
+}
+
+#[test]
+fn limits_that_are_too_small_for_a_fleet_are_warned_of() {
+    let carried_by = |clusters: &[Value]| {
+        let mut envoy = envoy(&[filter(&plugin())]);
+        let list = envoy.pointer_mut("/static_resources/clusters").unwrap();
+        list.as_array_mut().unwrap().extend_from_slice(clusters);
+        let mut warnings = warnings("limits.json", &envoy);
+        warnings.retain(|warning| warning.contains("circuit_breakers"));
+        warnings
+    };
+    let steered = |name: &str, limits: Value| {
+        json!({
+            "name": name, "type": "ORIGINAL_DST", "circuit_breakers": limits,
+            "original_dst_lb_config": {"use_http_header": true},
+        })
+    };
+    let warning = |name: &str| {
+        format!(
+            "cluster `{name}`: Envoy's default of 1,024 requests under way holds for the whole fleet: set circuit_breakers.thresholds (max_connections, max_pending_requests, max_requests)"
+        )
+    };
+    let none = [""; 0];
+    assert_eq!(carried_by(&[steered("vllm", limits())]), none);
+    let some = json!({"thresholds": [{"max_connections": 9_999}]});
+    assert_eq!(carried_by(&[steered("vllm", some)]), [warning("vllm")]);
+    // Where no route leads, little goes.
+    assert_eq!(carried_by(&[steered("other", Value::Null)]), none);
+    // A composite cluster counts nothing itself.
+    let composite = json!({"name": "vllm", "circuit_breakers": limits(), "cluster_type": {
+        "typed_config": {"clusters": [{"name": "first"}, {"name": "next"}]}}});
+    let members = [
+        composite,
+        steered("first", limits()),
+        steered("next", Value::Null),
+    ];
+    assert_eq!(carried_by(&members), [warning("next")]);
+}
+
+#[test]
+fn verdicts_by_status_code_are_warned_of() {
+    let detecting = |detection: Value| {
+        let cluster = "/static_resources/clusters/0";
+        let envoy = changed(discovering(), cluster, "outlier_detection", detection);
+        warnings("outliers.json", &envoy)
+    };
+    let warning = |key: &str| {
+        format!(
+            "discovery.verdicts: the outlier detection of `scrape` ejects by status code, so that a fleet that is full gets nothing: set {key}: 0"
+        )
+    };
+    assert_eq!(
+        detecting(json!({"interval": "1s"})),
+        [warning("enforcing_consecutive_5xx")]
+    );
+    assert_eq!(
+        detecting(json!({"enforcing_consecutive_5xx": 0})),
+        [warning("enforcing_success_rate")]
+    );
+    assert_eq!(
+        detecting(json!({"enforcing_consecutive_5xx": 0, "enforcing_success_rate": 0})),
+        [""; 0]
     );
 }

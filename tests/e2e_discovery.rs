@@ -326,7 +326,7 @@ async fn who_envoy_ejects_gets_nothing_new_until_it_is_let_back() {
     let mut one = options.start(1).await;
     let [a, b] = one.names();
     one.picks_are(&[&a, &b], FOLLOWED).await;
-    one.fleet.mocks[0].set_faults(vec![Fault::Status(500)]);
+    one.fleet.mocks[0].set_faults(Fault::parse_list("reset=headers").unwrap());
     one.picks_are(&[&b], 2 * FOLLOWED).await;
     one.fleet.mocks[0].set_faults(Vec::new());
     // Envoy lets it back after five seconds.
@@ -424,5 +424,37 @@ async fn nobody_is_steered_to_who_is_no_member() {
         assert_eq!(decided(&answer.headers, "endpoint"), a);
     }
     assert_eq!(one.fleet.mocks[1].seen().len(), seen);
+    unharmed(&mut one.fleet).await;
+}
+
+/// A fleet that is full is not taken for a dead one: what engines answer ejects nobody, and each client gets
+/// its engine's own words, also once Envoy had the time to eject and the filter to hear of it.
+#[tokio::test]
+async fn a_full_fleet_is_not_ejected() {
+    let mut one = fleet(2).start(1).await;
+    let [a, b] = one.names();
+    one.picks_are(&[&a, &b], FOLLOWED).await;
+    for mock in &one.fleet.mocks {
+        mock.set_faults(vec![Fault::Status(503)]);
+    }
+    let client = one.fleet.client(Protocol::Http1);
+    let begun = Instant::now();
+    let mut refused = 0;
+    while begun.elapsed() < 2 * FOLLOWED {
+        let answer = client.send(Call::chat(&chat(refused))).await.unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert_eq!(answer.header("x-warmroute-reason"), "");
+        refused += 1;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(
+        refused > 40,
+        "{refused} are not five in a row an engine and second"
+    );
+    for mock in &one.fleet.mocks {
+        mock.set_faults(Vec::new());
+    }
+    let answer = client.send(Call::chat(&chat(0))).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
     unharmed(&mut one.fleet).await;
 }

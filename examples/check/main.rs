@@ -1,5 +1,6 @@
 //! Checks a configuration before anyone deploys it.
 
+mod cluster;
 mod discovery;
 mod find;
 mod place;

@@ -21,6 +21,7 @@ pub fn all(documents: &[Value], filters: &[Found], found: &Found, config: &Confi
     warnings.extend(deaf_clusters(documents, found, config));
     warnings.extend(scrape_cluster(documents, config));
     warnings.extend(crate::discovery::warnings(documents, config));
+    warnings.extend(crate::cluster::warnings(documents, config));
     warnings.extend(mistaken_identity(documents, filters, found));
     warnings
 }
@@ -210,7 +211,6 @@ fn deaf_clusters(documents: &[Value], found: &Found, config: &Config) -> Option<
 }
 
 /// The cluster of this name, wherever in the file it stands.
-/// The cluster of this name.
 pub fn cluster<'a>(documents: &'a [Value], name: &str) -> Option<&'a Value> {
     walk(documents).into_iter().find_map(|(_, value)| {
         let is_cluster = ["connect_timeout", "type", "cluster_type"]
@@ -244,7 +244,8 @@ fn obeys_both(documents: &[Value], composite: &Value) -> bool {
     next_obeys(ORIGINAL_DST_HEADER) && next_obeys(NEXT_DST_HEADER)
 }
 
-fn obeys_list(cluster: &Value) -> bool {
+/// Whether a cluster's policy goes by the filter's list.
+pub fn obeys_list(cluster: &Value) -> bool {
     walk(std::slice::from_ref(cluster))
         .into_iter()
         .filter_map(|(_, value)| get(value, "override_host_sources")?.as_array())
