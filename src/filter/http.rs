@@ -3,9 +3,9 @@
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
+use super::SharedWorker;
 use super::host::Envoy;
-use super::{SharedWorker, rest};
-use crate::session::Flow;
+use crate::session::{Flow, Rest};
 use crate::worker::{Stream, Worker};
 
 /// One stream, and the worker that it belongs to.
@@ -41,6 +41,10 @@ impl StreamContext {
             Flow::Continue
         });
     }
+}
+
+fn rest(end_of_stream: bool) -> Rest {
+    if end_of_stream { Rest::End } else { Rest::Open }
 }
 
 impl Context for StreamContext {

@@ -14,15 +14,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use self::host::Envoy;
-use crate::session::Rest;
 use crate::worker::Worker;
 
 /// What all streams of one VM share. `None` until the plugin is configured.
 type SharedWorker = Rc<RefCell<Option<Worker<Envoy>>>>;
-
-fn rest(end_of_stream: bool) -> Rest {
-    if end_of_stream { Rest::End } else { Rest::Open }
-}
 
 proxy_wasm::main! {{
     proxy_wasm::set_log_level(proxy_wasm::types::LogLevel::Info);

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::health::Signal;
+use crate::scrape::Life;
+use crate::state::snapshots::Report;
 
 const SCRAPED: &str = r#", "scrape": {"cluster": "engines"}, "health": {"path": ""}"#;
 
@@ -84,4 +86,46 @@ fn gauges_are_those_of_the_end() {
     stream.closed(&mut worker);
     worker.close();
     assert_eq!(fake.metric(&name), 0);
+}
+
+#[test]
+fn nothing_of_a_configuration_stays_behind() {
+    let fake = Fake::default();
+    let mut worker = one(&fake, SCRAPED);
+    worker.tick();
+    worker.answer(0, 200, b"vllm:num_requests_running 3\n");
+    let known = |worker: &Worker<Fake>| worker.vm.balancer.reports().len();
+    assert_eq!(known(&one(&fake.twin(), SCRAPED)), 1);
+    worker.close();
+    assert_eq!(known(&one(&fake.twin(), SCRAPED)), 0);
+}
+
+#[test]
+fn what_is_known_of_who_left_is_swept_once_a_minute() {
+    let fake = Fake::default();
+    let mut worker = one(&fake, SCRAPED);
+    worker.tick();
+    let long_ago = Report {
+        endpoint: id("10.9.9.9:80"),
+        at_ms: fake.now_ns.get() / 1_000_000 - 900_000,
+        running: 1,
+        waiting: 0,
+        kv_usage_permille: 0,
+        ours: 0,
+        ours_held_tokens: 0,
+        kv_tokens: 0,
+        life: Life::default(),
+    };
+    let balancer = &mut worker.vm.balancer;
+    balancer.reported(&fake, long_ago.at_ms, long_ago);
+    let is_known = |worker: &Worker<Fake>| {
+        let reports = worker.vm.balancer.reports();
+        reports.contains_key(&long_ago.endpoint)
+    };
+    for _ in 0..600 {
+        worker.tick_after(100);
+        assert!(is_known(&worker), "read before it is swept");
+    }
+    worker.tick_after(100);
+    assert!(!is_known(&worker));
 }

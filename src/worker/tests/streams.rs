@@ -201,6 +201,17 @@ fn who_waits_for_a_body_that_never_comes_goes_by_load_and_the_log_says_what_to_s
 }
 
 #[test]
+fn who_leaves_first_is_not_let_go() {
+    let fake = Fake::default();
+    let mut worker = asked(&fake, "");
+    held(&mut worker, 5).closed(&mut worker);
+    for _ in 0..10 {
+        worker.tick_after(100);
+    }
+    assert_eq!((fake.done.take(), fake.lines.take()), (vec![], vec![]));
+}
+
+#[test]
 fn a_request_that_the_watchdog_answers_is_not_resumed() {
     let fake = Fake::default();
     let rest = r#", "saturation": {"max_requests": 1}"#;
