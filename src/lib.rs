@@ -85,6 +85,7 @@ pub mod sim;
 pub mod state;
 pub mod steer;
 pub mod tokens;
+pub mod worker;
 
 #[cfg(feature = "filter")]
 mod filter;

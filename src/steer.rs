@@ -16,7 +16,7 @@ pub const RETRY_ON_HEADER: &str = "x-envoy-retry-on";
 /// Filter state that an `ORIGINAL_DST` cluster obeys before anything else.
 pub const ORIGINAL_DST_FILTER_STATE: &str = "envoy.network.transport_socket.original_dst_address";
 
-/// What the shell has to do so that the request goes where it was decided.
+/// What is to be done so that the request goes where it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Steer {
     /// Replace every copy of this request header.

@@ -7,10 +7,14 @@
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;
+use std::time::Duration;
+
+use proxy_wasm::hostcalls::dispatch_http_call;
 
 use crate::metrics::{Meter, MetricKind};
 use crate::state::{Store, StoreError, Version};
 use crate::steer::{filter_state_argument, header_map};
+use crate::worker::{Buffer, Headers, Host};
 
 const OK: u32 = 0;
 const CAS_MISMATCH: u32 = 8;
@@ -92,21 +96,25 @@ unsafe extern "C" {
     ) -> u32;
 }
 
-/// Which buffer to read.
+/// Envoy, through the proxy-wasm ABI.
 #[derive(Clone, Copy)]
-pub(super) enum Buffer {
-    RequestBody = 0,
-    ResponseBody = 1,
-    CalloutBody = 4,
-    PluginConfiguration = 7,
+pub(super) struct Envoy;
+
+fn buffer_number(kind: Buffer) -> u32 {
+    match kind {
+        Buffer::RequestBody => 0,
+        Buffer::ResponseBody => 1,
+        Buffer::CalloutBody => 4,
+        Buffer::PluginConfiguration => 7,
+    }
 }
 
-/// Which headers to read or write.
-#[derive(Clone, Copy)]
-pub(super) enum Headers {
-    Request = 0,
-    Response = 2,
-    Callout = 6,
+fn map_number(map: Headers) -> u32 {
+    match map {
+        Headers::Request => 0,
+        Headers::Response => 2,
+        Headers::Callout => 6,
+    }
 }
 
 /// Calls a host function that hands out memory, and takes the memory over.
@@ -124,72 +132,134 @@ fn received(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// Wall clock in nanoseconds.
-pub(super) fn now_ns() -> u64 {
-    let mut time = 0;
-    // SAFETY: the host writes one u64.
-    unsafe { proxy_get_current_time_nanoseconds(&raw mut time) };
-    time
-}
-
 /// Asks for `on_tick` every so often.
 pub(super) fn set_tick_period_ms(period_ms: u32) {
     // SAFETY: plain value.
     unsafe { proxy_set_tick_period_milliseconds(period_ms) };
 }
 
-/// Part of a buffer; `None` if there is none now.
-pub(super) fn buffer(kind: Buffer, start: usize, length: usize) -> Option<Vec<u8>> {
-    // SAFETY: the out pointers are valid for the call.
-    received(|data, size| unsafe { proxy_get_buffer_bytes(kind as u32, start, length, data, size) })
+impl Host for Envoy {
+    fn now_ns(&self) -> u64 {
+        let mut time = 0;
+        // SAFETY: the host writes one u64.
+        unsafe { proxy_get_current_time_nanoseconds(&raw mut time) };
+        time
+    }
+
+    fn error(&self, line: &str) {
+        log::error!("{line}");
+    }
+
+    fn info(&self, line: &str) {
+        log::info!("{line}");
+    }
+
+    fn buffer(&self, kind: Buffer, start: usize, length: usize) -> Option<Vec<u8>> {
+        let kind = buffer_number(kind);
+        // SAFETY: the out pointers are valid for the call.
+        received(|data, size| unsafe { proxy_get_buffer_bytes(kind, start, length, data, size) })
+    }
+
+    fn header(&self, map: Headers, name: &str) -> Option<Vec<u8>> {
+        let map = map_number(map);
+        // SAFETY: `name` outlives the call; the out pointers are valid for it.
+        let value = received(|data, size| unsafe {
+            proxy_get_header_map_value(map, name.as_ptr(), name.len(), data, size)
+        });
+        value.filter(|value| !value.is_empty())
+    }
+
+    fn set_header(&self, map: Headers, name: &str, value: &str) -> bool {
+        // SAFETY: both slices outlive the call.
+        let status = unsafe {
+            proxy_replace_header_map_value(
+                map_number(map),
+                name.as_ptr(),
+                name.len(),
+                value.as_ptr(),
+                value.len(),
+            )
+        };
+        status == OK
+    }
+
+    fn remove_header(&self, map: Headers, name: &str) {
+        // SAFETY: `name` outlives the call.
+        unsafe { proxy_remove_header_map_value(map_number(map), name.as_ptr(), name.len()) };
+    }
+
+    fn property(&self, path: &str) -> Option<Vec<u8>> {
+        // SAFETY: `path` outlives the call; the out pointers are valid for it.
+        received(|data, size| unsafe { proxy_get_property(path.as_ptr(), path.len(), data, size) })
+    }
+
+    fn set_property(&self, path: &str, value: &str) {
+        // SAFETY: both slices outlive the call.
+        unsafe { proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) };
+    }
+
+    fn set_filter_state(&self, path: &str, value: &str) -> bool {
+        const FUNCTION: &str = "set_envoy_filter_state";
+        let Some(argument) = filter_state_argument(path, value) else {
+            return false;
+        };
+        // SAFETY: all slices outlive the call; the out pointers are valid for it.
+        let answer = received(|data, size| unsafe {
+            let argument = argument.as_slice();
+            proxy_call_foreign_function(
+                FUNCTION.as_ptr(),
+                FUNCTION.len(),
+                argument.as_ptr(),
+                argument.len(),
+                data,
+                size,
+            )
+        });
+        answer.is_some()
+    }
+
+    fn reply(&self, status: u16, details: &str, headers: &[(&str, &str)], body: &str) {
+        const NO_GRPC_STATUS: i32 = -1;
+        let headers = header_map(headers);
+        // SAFETY: all slices outlive the call.
+        unsafe {
+            proxy_send_local_response(
+                u32::from(status),
+                details.as_ptr(),
+                details.len(),
+                body.as_ptr(),
+                body.len(),
+                headers.as_ptr(),
+                headers.len(),
+                NO_GRPC_STATUS,
+            )
+        };
+    }
+
+    fn resume_request(&self) {
+        // SAFETY: plain value.
+        unsafe { proxy_continue_stream(0) };
+    }
+
+    fn set_effective_context(&self, context: u32) -> bool {
+        // SAFETY: plain value.
+        unsafe { proxy_set_effective_context(context) == OK }
+    }
+
+    /// The one call that goes through the SDK, which must know of the answers to come.
+    fn ask(
+        &self,
+        cluster: &str,
+        headers: Vec<(&str, &str)>,
+        timeout_ms: u64,
+    ) -> Result<u32, String> {
+        let timeout = Duration::from_millis(timeout_ms);
+        dispatch_http_call(cluster, headers, None, vec![], timeout)
+            .map_err(|status| format!("{status:?}"))
+    }
 }
 
-/// First value of a header. An absent and an empty one look alike to the host.
-pub(super) fn header(map: Headers, name: &str) -> Option<Vec<u8>> {
-    // SAFETY: `name` outlives the call; the out pointers are valid for it.
-    let value = received(|data, size| unsafe {
-        proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, size)
-    });
-    value.filter(|value| !value.is_empty())
-}
-
-/// Makes `value` the only value of a header. Says whether the host did.
-pub(super) fn set_header(map: Headers, name: &str, value: &[u8]) -> bool {
-    // SAFETY: both slices outlive the call.
-    let status = unsafe {
-        proxy_replace_header_map_value(
-            map as u32,
-            name.as_ptr(),
-            name.len(),
-            value.as_ptr(),
-            value.len(),
-        )
-    };
-    status == OK
-}
-
-/// Removes every value of a header.
-pub(super) fn remove_header(map: Headers, name: &str) {
-    // SAFETY: `name` outlives the call.
-    unsafe { proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) };
-}
-
-/// A property of the stream; `path` is joined by NUL bytes, as the ABI wants it.
-pub(super) fn property(path: &str) -> Option<Vec<u8>> {
-    // SAFETY: `path` outlives the call; the out pointers are valid for it.
-    received(|data, size| unsafe { proxy_get_property(path.as_ptr(), path.len(), data, size) })
-}
-
-/// Sets a property, which Envoy keeps as filter state `wasm.PATH`.
-pub(super) fn set_property(path: &str, value: &[u8]) {
-    // SAFETY: both slices outlive the call.
-    unsafe { proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) };
-}
-
-/// Envoy's metrics.
-pub(super) struct HostMeter;
-
-impl Meter for HostMeter {
+impl Meter for Envoy {
     fn define(&self, kind: MetricKind, name: &str) -> Option<u32> {
         let kind = match kind {
             MetricKind::Counter => 0,
@@ -213,63 +283,8 @@ impl Meter for HostMeter {
     }
 }
 
-/// Answers the request. `details` is what access logs show as `%RESPONSE_CODE_DETAILS%`.
-pub(super) fn reply(status: u16, details: &str, headers: &[(&str, &str)], body: &str) {
-    const NO_GRPC_STATUS: i32 = -1;
-    let headers = header_map(headers);
-    // SAFETY: all slices outlive the call.
-    unsafe {
-        proxy_send_local_response(
-            u32::from(status),
-            details.as_ptr(),
-            details.len(),
-            body.as_ptr(),
-            body.len(),
-            headers.as_ptr(),
-            headers.len(),
-            NO_GRPC_STATUS,
-        )
-    };
-}
-
-/// Lets a held request go.
-pub(super) fn resume_request() -> bool {
-    // SAFETY: plain value.
-    unsafe { proxy_continue_stream(0) == OK }
-}
-
-/// Makes further calls concern another stream. Says whether the host knows it.
-pub(super) fn set_effective_context(context: u32) -> bool {
-    // SAFETY: plain value.
-    unsafe { proxy_set_effective_context(context) == OK }
-}
-
-/// Sets a filter state object by the name of its factory, for this request.
-pub(super) fn set_filter_state(path: &str, value: &str) -> bool {
-    const FUNCTION: &str = "set_envoy_filter_state";
-    let Some(argument) = filter_state_argument(path, value) else {
-        return false;
-    };
-    // SAFETY: all slices outlive the call; the out pointers are valid for it.
-    let answer = received(|data, size| unsafe {
-        let argument = argument.as_slice();
-        proxy_call_foreign_function(
-            FUNCTION.as_ptr(),
-            FUNCTION.len(),
-            argument.as_ptr(),
-            argument.len(),
-            data,
-            size,
-        )
-    });
-    answer.is_some()
-}
-
-/// Envoy's shared data.
-pub(super) struct SharedData;
-
-impl SharedData {
-    /// A version of 0 means "whatever stands there".
+impl Envoy {
+    /// Writes shared data. A version of 0 means "whatever stands there".
     fn set(key: &str, value: &[u8], version: u32) -> Result<(), StoreError> {
         // SAFETY: both slices outlive the call.
         match unsafe {
@@ -288,7 +303,7 @@ impl SharedData {
     }
 }
 
-impl Store for SharedData {
+impl Store for Envoy {
     fn get(&self, key: &str) -> Option<(Vec<u8>, Version)> {
         let mut version = 0;
         // SAFETY: `key` outlives the call; the out pointers are valid for it.

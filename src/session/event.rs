@@ -68,7 +68,7 @@ pub enum Flow {
     Hold,
 }
 
-/// What the shell has to do, in this order (a reply last); then it answers Envoy with `flow`.
+/// What is to be done, in this order (a reply last); then Envoy is answered with `flow`.
 #[derive(Debug, Default)]
 pub struct Effects {
     /// Pass or hold.

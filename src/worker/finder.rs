@@ -1,27 +1,24 @@
-//! Discovery in one VM: asks Envoy's admin interface, hands the answer to the core piece by piece, and
-//! lets balancer, metrics and poller follow.
-
-use std::time::Duration;
-
-use proxy_wasm::hostcalls::dispatch_http_call;
+//! Asks Envoy's admin interface for its list of clusters, reads the answer piece by piece, and lets the
+//! balancer follow what some worker has learned.
 
 use super::Vm;
-use super::host::{self, Buffer, SharedData};
+use super::host::{Buffer, Host};
 use crate::balancer::Balancer;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::scrape::clusters::Cluster;
+use crate::state::Store;
 
 /// What is read of an answer at once, in bytes. It may be megabytes long.
 const PIECE_BYTES: usize = 1 << 16;
 /// What is read of an answer at most, in bytes.
 const MAX_ANSWER_BYTES: usize = 1 << 26;
 
-/// What one VM has to do with discovery.
+/// What one worker has to do with discovery.
 pub(super) struct Finder {
     discovery: Discovery,
     cluster: String,
-    timeout: Duration,
+    timeout_ms: u64,
     /// The question under way, by the host's token.
     token: Option<u32>,
     /// What was last wrong; said once.
@@ -36,16 +33,16 @@ impl Finder {
         Some(Self {
             discovery,
             cluster: asked.cluster.clone(),
-            timeout: Duration::from_millis(asked.timeout_ms),
+            timeout_ms: asked.timeout_ms,
             token: None,
             problem: None,
         })
     }
 
-    /// Takes over what some VM has learned. Says whether that changed a pool.
+    /// Takes over what some worker has learned. Says whether that changed a pool.
     #[inline(never)]
-    pub(super) fn follow(&mut self, balancer: &mut Balancer) -> bool {
-        if !self.discovery.refresh(&SharedData) {
+    pub(super) fn follow<S: Store>(&mut self, store: &S, balancer: &mut Balancer) -> bool {
+        if !self.discovery.refresh(store) {
             return false;
         }
         let mut changed = false;
@@ -55,8 +52,8 @@ impl Finder {
         changed
     }
 
-    /// What the VM that holds the lease does with every tick.
-    pub(super) fn ask(&mut self, vm: &mut Vm, now_ms: u64) {
+    /// What the worker that holds the lease does with every tick.
+    pub(super) fn ask<H: Host>(&mut self, vm: &mut Vm<H>, now_ms: u64) {
         vm.metrics.discovery_age(self.discovery.age_ms(now_ms));
         match self.discovery.due(now_ms) {
             Ok(true) => {}
@@ -68,9 +65,9 @@ impl Finder {
             (":path", self.discovery.path()),
             (":authority", "localhost"),
         ];
-        match dispatch_http_call(&self.cluster, headers, None, vec![], self.timeout) {
+        match vm.host.ask(&self.cluster, headers, self.timeout_ms) {
             Ok(token) => self.token = Some(token),
-            Err(status) => self.take(vm, now_ms, Err(format!("Envoy would not ask: {status:?}"))),
+            Err(problem) => self.take(vm, now_ms, Err(format!("Envoy would not ask: {problem}"))),
         }
     }
 
@@ -79,15 +76,15 @@ impl Finder {
         self.token.take_if(|mine| *mine == token).is_some()
     }
 
-    /// An answer came; 0 stands for a broken connection.
-    pub(super) fn answered(&mut self, vm: &mut Vm, now_ms: u64, status: u16, size: usize) {
+    /// An answer came; a status of 0 stands for a broken connection.
+    pub(super) fn answered<H: Host>(&mut self, vm: &mut Vm<H>, status: u16, size: usize) {
+        let now_ms = vm.host.now_ns() / 1_000_000;
         let answer = match status {
             200 => {
                 let mut reader = self.discovery.reader();
                 for start in (0..size.min(MAX_ANSWER_BYTES)).step_by(PIECE_BYTES) {
                     let length = PIECE_BYTES.min(size.saturating_sub(start));
-                    let piece = host::buffer(Buffer::CalloutBody, start, length);
-                    reader.push(&piece.unwrap_or_default());
+                    reader.push(&vm.host.read(Buffer::CalloutBody, start, length));
                 }
                 reader.finish().map_err(|error| error.to_string())
             }
@@ -97,16 +94,21 @@ impl Finder {
         self.take(vm, now_ms, answer);
     }
 
-    fn take(&mut self, vm: &mut Vm, now_ms: u64, answer: Result<Vec<Option<Cluster>>, String>) {
+    fn take<H: Host>(
+        &mut self,
+        vm: &mut Vm<H>,
+        now_ms: u64,
+        answer: Result<Vec<Option<Cluster>>, String>,
+    ) {
         let news = self.discovery.answered(answer);
         for (id, signal) in &news.signals {
-            vm.balancer.heard(&SharedData, now_ms, *id, *signal);
+            vm.balancer.heard(&vm.host, now_ms, *id, *signal);
         }
-        self.discovery.publish(&SharedData, now_ms, &news);
+        self.discovery.publish(&vm.host, now_ms, &news);
         self.came_to(vm, news.problem);
     }
 
-    fn came_to(&mut self, vm: &mut Vm, problem: Option<String>) {
+    fn came_to<H: Host>(&mut self, vm: &mut Vm<H>, problem: Option<String>) {
         if problem.is_some() {
             vm.metrics.discovery_failed();
         }
@@ -115,10 +117,12 @@ impl Finder {
         }
         let cluster = &self.cluster;
         match &problem {
-            Some(problem) => log::error!(
+            Some(problem) => vm.host.error(&format!(
                 "discovery through cluster `{cluster}`: {problem}; what was known stays"
-            ),
-            None => log::info!("discovery through cluster `{cluster}` works again"),
+            )),
+            None => vm.host.info(&format!(
+                "discovery through cluster `{cluster}` works again"
+            )),
         }
         self.problem = problem;
     }

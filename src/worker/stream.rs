@@ -1,0 +1,131 @@
+//! One HTTP stream: the host's callbacks to [`Session`] inputs.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::Worker;
+use super::host::{Buffer, Host};
+use super::watchdog::Bodies;
+use crate::session::{Flow, Input, Rest, Session};
+
+/// One stream of a worker. Every callback says what the host shall do with the part that it is about.
+pub struct Stream {
+    context: u32,
+    session: Rc<RefCell<Session>>,
+    /// Request body bytes that the session has been given.
+    request_bytes: usize,
+    /// Response body bytes that the session has been given and that are still held.
+    held_response_bytes: usize,
+}
+
+impl Stream {
+    /// The stream that the host calls `context`.
+    pub fn new(context: u32) -> Self {
+        Self {
+            context,
+            session: Rc::default(),
+            request_bytes: 0,
+            held_response_bytes: 0,
+        }
+    }
+
+    /// Whether the request is being held back.
+    pub fn is_holding(&self) -> bool {
+        let session = self.session.try_borrow();
+        session.is_ok_and(|session| session.is_holding())
+    }
+
+    fn is_in_flight(&self) -> bool {
+        let session = self.session.try_borrow();
+        session.is_ok_and(|session| session.is_in_flight())
+    }
+
+    fn run<H: Host>(&self, worker: &mut Worker<H>, input: Input<'_>) -> Flow {
+        let Ok(mut session) = self.session.try_borrow_mut() else {
+            return Flow::Continue;
+        };
+        let was_holding = session.is_holding();
+        let flow = worker.vm.run(&mut session, input);
+        match (was_holding, session.is_holding()) {
+            (false, true) => {
+                let ticks = worker.ticks;
+                worker.watchdog.held(self.context, &self.session, ticks);
+            }
+            (true, false) => worker.watchdog.released(self.context),
+            _ => {}
+        }
+        flow
+    }
+
+    /// Request headers.
+    pub fn request_headers<H: Host>(&mut self, worker: &mut Worker<H>, rest: Rest) -> Flow {
+        self.run(worker, Input::RequestHeaders(rest))
+    }
+
+    /// The host has `size` bytes of the request's body. While it is held, these count from its beginning.
+    pub fn request_body<H: Host>(
+        &mut self,
+        worker: &mut Worker<H>,
+        size: usize,
+        rest: Rest,
+    ) -> Flow {
+        if !self.is_holding() {
+            return Flow::Continue;
+        }
+        worker.watchdog.body_came();
+        let known = self.request_bytes;
+        let fresh = size.saturating_sub(known);
+        let chunk = worker.vm.host.read(Buffer::RequestBody, known, fresh);
+        self.request_bytes = size;
+        self.run(worker, Input::RequestBody(&chunk, rest))
+    }
+
+    /// Request trailers.
+    pub fn request_trailers<H: Host>(&mut self, worker: &mut Worker<H>) -> Flow {
+        self.run(worker, Input::RequestTrailers)
+    }
+
+    /// Response headers.
+    pub fn response_headers<H: Host>(&mut self, worker: &mut Worker<H>, rest: Rest) -> Flow {
+        match self.run(worker, Input::ResponseHeaders(rest)) {
+            // Without the flag, the body that these headers wait for would never come.
+            Flow::Hold if worker.watchdog.bodies() == Bodies::Unseen => {
+                self.run(worker, Input::Watchdog)
+            }
+            flow => flow,
+        }
+    }
+
+    /// The host has `size` bytes of the response's body. While it is held, these count from its beginning.
+    pub fn response_body<H: Host>(
+        &mut self,
+        worker: &mut Worker<H>,
+        size: usize,
+        rest: Rest,
+    ) -> Flow {
+        if !self.is_in_flight() {
+            return Flow::Continue;
+        }
+        let known = self.held_response_bytes;
+        let fresh = size.saturating_sub(known);
+        let chunk = worker.vm.host.read(Buffer::ResponseBody, known, fresh);
+        let flow = self.run(worker, Input::ResponseBody(&chunk, rest));
+        self.held_response_bytes = match flow {
+            Flow::Hold => size,
+            Flow::Continue => 0,
+        };
+        flow
+    }
+
+    /// Response trailers.
+    pub fn response_trailers<H: Host>(&mut self, worker: &mut Worker<H>) -> Flow {
+        self.run(worker, Input::ResponseTrailers)
+    }
+
+    /// The stream is gone, or about to be: nothing of it may stay behind. The host may say so more than once.
+    pub fn closed<H: Host>(&mut self, worker: &mut Worker<H>) {
+        if self.is_holding() || self.is_in_flight() {
+            self.run(worker, Input::Closed);
+        }
+    }
+}
