@@ -23,11 +23,12 @@ use gauges::Gauges;
 use serde_json::{Value, json};
 use setup::{INTERVAL, chat, fleet};
 use std::time::{Duration, Instant};
-use support::check::{SETTLE, at_rest, becomes, decided, unharmed};
+use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, sha256, unharmed};
 use support::client::{Call, Protocol};
 use support::config::member;
 use support::fleet::patient;
 use support::mock::Fault;
+use tokio::task::JoinSet;
 
 const EJECTIONS: &str = "warmroute_ejections_total";
 /// What Envoy and all workers need to follow: two intervals.
@@ -456,5 +457,63 @@ async fn a_full_fleet_is_not_ejected() {
     }
     let answer = client.send(Call::chat(&chat(0))).await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
+    unharmed(&mut one.fleet).await;
+}
+
+/// Who comes before it is known which endpoints there are waits for that, with its body.
+async fn first_come(workers: u32) {
+    for policy in ["round_robin", "prefix_hash"] {
+        let admin = Admin::start().await;
+        admin.set(Behaviour::Hangup);
+        let mut options = fleet(2);
+        options.admin = Some(admin.address());
+        options.plugin = json!({ "policy": {"name": policy} });
+        let mut one = options.start(workers).await;
+        let mut coming = JoinSet::new();
+        for number in 0..16 {
+            let client = one
+                .fleet
+                .client(Protocol::ALL[number % Protocol::ALL.len()]);
+            let mut body = chat(number);
+            body["messages"][0]["content"] = json!("long ".repeat(40_000));
+            let hash = sha256(body.to_string().as_bytes());
+            let call = Call::chat(&body).header(CASE_HEADER, &hash);
+            coming.spawn(async move { client.send(call).await.unwrap().status });
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(one.fleet.mocks.iter().all(|mock| mock.seen().is_empty()));
+        admin.tells(&one.addresses([0, 1]));
+        let statuses = coming.join_all().await;
+        assert_eq!(statuses, [200; 16], "{policy}");
+        for mock in &one.fleet.mocks {
+            for seen in mock.seen() {
+                let mut headers = seen.headers.iter();
+                let (_, hash) = headers.find(|(name, _)| name == CASE_HEADER).unwrap();
+                assert_eq!(seen.body_sha256.as_bytes(), hash);
+            }
+        }
+        unharmed(&mut one.fleet).await;
+    }
+}
+
+with_one_and_four_workers!(requests_wait_for_the_first_list: first_come);
+
+/// Where nothing is heard for long, nobody is kept: an honest 503.
+#[tokio::test]
+async fn nobody_waits_for_ever_for_a_list() {
+    let admin = Admin::start().await;
+    admin.set(Behaviour::Silent);
+    let mut options = fleet(1);
+    options.admin = Some(admin.address());
+    let mut one = options.start(4).await;
+    let client = one.fleet.client(Protocol::Http1);
+    for _ in 0..2 {
+        let answer = client.send(Call::chat(&chat(0))).await.unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert_eq!(answer.header("x-warmroute-reason"), "no_endpoint");
+    }
+    admin.tells(&one.addresses([0]));
+    let [a] = one.names();
+    one.picks_are(&[&a], FOLLOWED).await;
     unharmed(&mut one.fleet).await;
 }

@@ -2,10 +2,30 @@
 
 use super::Balancer;
 use super::candidates::Known;
-use crate::config::{KeySource, PoolConfig};
+use crate::config::{Config, KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
 use crate::models::Serves;
 use crate::policy::{self, Policy, PolicySpec};
+
+/// Whether it is known which endpoints pools have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Members {
+    /// Some are to be discovered, and nothing was heard yet.
+    Awaited,
+    /// As far as can be.
+    Known,
+}
+
+impl Members {
+    /// At the start.
+    pub(super) fn of(config: &Config) -> Self {
+        let mut pools = config.pools.iter();
+        match pools.any(|pool| !pool.clusters.is_empty()) {
+            true => Self::Awaited,
+            false => Self::Known,
+        }
+    }
+}
 
 /// A pool at work.
 pub(super) struct PoolState {
@@ -73,11 +93,23 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
 }
 
 impl Balancer {
+    /// Whether endpoints are to be discovered of which nothing was heard yet, so that who finds none may
+    /// soon find some.
+    pub fn awaits_members(&self) -> bool {
+        self.members == Members::Awaited
+    }
+
+    /// Takes the endpoints that are known for all there are.
+    pub fn await_no_longer(&mut self) {
+        self.members = Members::Known;
+    }
+
     /// Makes the pool consist of the configured endpoints and of `found`, of which those that are configured
     /// too stay as configured. Says whether that changed it.
     ///
     /// Requests that are under way are not touched: what they hold is kept by endpoint, not by pool.
     pub fn adopt(&mut self, pool: usize, found: &[Endpoint]) -> bool {
+        self.members = Members::Known;
         let Some(state) = self.pools.get_mut(pool) else {
             return false;
         };

@@ -1,8 +1,8 @@
 //! How a request leaves: picked for and steered, or not, or answered in the endpoints' place.
 
-use super::{Effects, Event, Flight, Flow, Moment, Stage, State, ask, explain};
+use super::{Effects, Event, Flight, Flow, Moment, Stage, State, Waiting, ask, explain};
 use crate::account;
-use crate::balancer::{Ask, Balancer, Decision};
+use crate::balancer::{Ask, Balancer, Decision, Refusal};
 use crate::config::{Config, SteeringMode, Toggle};
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::index::Belief;
@@ -14,6 +14,13 @@ use crate::state::ledger::Reservation;
 use crate::steer;
 use crate::tokens::{Lesson, ResponseReader};
 
+/// Whether a request waits where it is not known yet which endpoints there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    Some,
+    None,
+}
+
 /// Picks, reserves, and lets the request go.
 pub(super) fn depart<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -21,6 +28,7 @@ pub(super) fn depart<S: Store + ?Sized>(
     api: Option<Api>,
     request: &InferenceRequest,
     mut events: Vec<Event>,
+    patience: Patience,
 ) -> (State, Effects) {
     let model = request.model.as_deref();
     let pool = balancer.pool_for(model);
@@ -41,6 +49,16 @@ pub(super) fn depart<S: Store + ?Sized>(
     let picked = balancer.pick(moment.store, moment.now_ms(), moment.random, ask);
     let (decision, reservation) = match picked {
         Ok(picked) => picked,
+        Err(Refusal::NoEndpoint { .. })
+            if patience == Patience::Some && balancer.awaits_members() =>
+        {
+            let request = request.clone();
+            let effects = Effects {
+                events,
+                ..Effects::hold()
+            };
+            return (State::Waiting(Box::new(Waiting { api, request })), effects);
+        }
         Err(refusal) => {
             let reply = Reply::refusal(refusal, api, model);
             return refused(balancer.config(), reply, events);

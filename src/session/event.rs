@@ -48,6 +48,8 @@ pub enum Input<'a> {
     RequestTrailers,
     /// The request was held and no body callback came.
     Watchdog,
+    /// The request waited for endpoints, and waits no longer: they are known, or it has been long enough.
+    Endpoints,
     /// Response headers, of the engine or of Envoy itself.
     ResponseHeaders(Rest),
     /// Bytes of the response body.

@@ -5,6 +5,8 @@
 //!   └──────────────── nothing to wait for ───────────────────────────────▲
 //! ```
 //!
+//! Where it is not known yet which endpoints there are, a request is `Waiting` between the two.
+//!
 //! A flight holds one reservation and gives it back exactly once: it is taken out of its `Option`
 //! by the end of the response or by [`Input::Closed`], whichever comes first.
 
@@ -23,10 +25,11 @@ pub use self::explain::reason_name;
 
 use std::cell::OnceCell;
 
+use self::depart::Patience;
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
 use crate::index::Belief;
-use crate::request::{Api, RequestScanner};
+use crate::request::{Api, InferenceRequest, RequestScanner};
 use crate::state::Store;
 use crate::state::ledger::Reservation;
 use crate::tokens::{FirstEvent, Lesson, ResponseReader};
@@ -65,6 +68,13 @@ struct Holding {
     api: Api,
     scanner: RequestScanner,
     held_bytes: u64,
+}
+
+/// A request of which enough is known, but not which endpoints there are.
+struct Waiting {
+    /// As [`Flight::api`].
+    api: Option<Api>,
+    request: InferenceRequest,
 }
 
 /// A request that is on its way.
@@ -112,6 +122,7 @@ enum Stage {
 enum State {
     Idle,
     Holding(Box<Holding>),
+    Waiting(Box<Waiting>),
     Flight(Box<Flight>),
     Over,
 }
@@ -131,6 +142,11 @@ impl Session {
     /// Whether the request is being held back.
     pub fn is_holding(&self) -> bool {
         matches!(self.state, State::Holding(_))
+    }
+
+    /// Whether the request waits for endpoints.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting(_))
     }
 
     /// Whether something is reserved.
@@ -160,6 +176,16 @@ impl Session {
                 effects.events.push(Event::WatchdogFired);
                 (state, effects)
             }
+            (State::Waiting(waiting), Input::Endpoints) => {
+                let Waiting { api, request } = *waiting;
+                depart::depart(balancer, moment, api, &request, Vec::new(), Patience::None)
+            }
+            (
+                State::Waiting(waiting),
+                Input::RequestBody(..) | Input::RequestTrailers | Input::Watchdog,
+            ) => (State::Waiting(waiting), Effects::hold()),
+            // Envoy itself has answered.
+            (State::Waiting(_), _) => (State::Over, Effects::pass()),
             (State::Flight(flight), input) => response::respond(balancer, moment, flight, input),
             (_, Input::Closed) => (State::Over, Effects::pass()),
             (state, _) => (state, Effects::pass()),

@@ -1,6 +1,6 @@
 //! From the first header to the moment when enough of a request is known: what to wait for.
 
-use super::depart::{depart, refused, unsteered};
+use super::depart::{Patience, depart, refused, unsteered};
 use super::{Effects, Event, Holding, Moment, Rest, State};
 use crate::balancer::Balancer;
 use crate::config::{OtherPaths, Toggle};
@@ -48,6 +48,7 @@ pub(super) fn begin<S: Store + ?Sized>(
         api,
         &request,
         parsed.into_iter().collect(),
+        Patience::Some,
     )
 }
 
@@ -58,7 +59,8 @@ pub(super) fn begin_read<S: Store + ?Sized>(
     request: &InferenceRequest,
 ) -> (State, Effects) {
     let events = vec![Event::Parsed(request.scan)];
-    depart(balancer, moment, Some(request.api), request, events)
+    let api = Some(request.api);
+    depart(balancer, moment, api, request, events, Patience::Some)
 }
 
 pub(super) fn read<S: Store + ?Sized>(
@@ -95,7 +97,8 @@ pub(super) fn settle<S: Store + ?Sized>(
         request.scan = Scan::Encoded;
     }
     let events = vec![Event::Parsed(request.scan)];
-    depart(balancer, moment, Some(held.api), &request, events)
+    let api = Some(held.api);
+    depart(balancer, moment, api, &request, events, Patience::Some)
 }
 
 /// Whether a `content-encoding` says that nobody here can read the body.

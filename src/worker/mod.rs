@@ -8,17 +8,20 @@ mod finder;
 mod host;
 mod stream;
 mod view;
+mod waiting;
 mod watchdog;
 
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use self::apply::{Destination, apply};
 use self::engines::Engines;
 use self::finder::Finder;
 use self::view::{View, status};
+use self::waiting::{PATIENCE_TICKS, Waiting};
 use self::watchdog::Watchdog;
 use crate::balancer::Balancer;
 use crate::config::Config;
@@ -96,6 +99,7 @@ pub struct Worker<H> {
     engines: Option<Engines>,
     finder: Option<Finder>,
     watchdog: Watchdog,
+    waiting: Waiting,
     /// Ticks so far: a clock that costs nothing, and that nobody sets back.
     ticks: u64,
 }
@@ -134,6 +138,7 @@ impl<H: Host> Worker<H> {
             engines: Engines::new(&balancer),
             finder,
             watchdog: Watchdog::default(),
+            waiting: Waiting::default(),
             ticks: 0,
             vm: Vm {
                 metrics: Metrics::new(host.clone(), &balancer),
@@ -156,6 +161,7 @@ impl<H: Host> Worker<H> {
             self.serve_as_leader(now_ms);
         }
         self.watch();
+        self.let_in();
         self.vm.tell_turns();
         self.vm.complain();
         self.ticks = self.ticks.wrapping_add(1);
@@ -204,18 +210,63 @@ impl<H: Host> Worker<H> {
              allow_on_headers_stop_iteration: true in the Wasm PluginConfig (Envoy 1.35 or later)",
             overdue.len()
         ));
-        for (context, session) in overdue {
-            let Ok(mut session) = session.try_borrow_mut() else {
+        self.release(overdue, || Input::Watchdog);
+    }
+
+    /// Lets requests go that wait for endpoints, once these are known or it has been long enough.
+    fn let_in(&mut self) {
+        if self.ticks >= PATIENCE_TICKS {
+            self.vm.balancer.await_no_longer();
+        }
+        if self.vm.balancer.awaits_members() {
+            return;
+        }
+        let waiting = self.waiting.take();
+        if !waiting.is_empty() {
+            self.release(waiting, || Input::Endpoints);
+        }
+    }
+
+    /// Gives each of these streams, outside of its callbacks, an input that may let its request go.
+    fn release(
+        &mut self,
+        streams: impl IntoIterator<Item = (u32, Rc<RefCell<Session>>)>,
+        input: fn() -> Input<'static>,
+    ) {
+        for (context, session) in streams {
+            // A request that was answered is over.
+            if session.try_borrow().is_err() || !self.vm.host.set_effective_context(context) {
                 continue;
-            };
-            if vm.host.set_effective_context(context) {
-                // A request that was answered is over.
-                if vm.run(&mut session, Input::Watchdog) == Flow::Continue {
-                    vm.host.resume_request();
-                }
+            }
+            if self.run(context, &session, input()) == Flow::Continue {
+                self.vm.host.resume_request();
             }
         }
-        vm.host.set_effective_context(self.context);
+        self.vm.host.set_effective_context(self.context);
+    }
+
+    /// Handles one input of the stream with this context, and keeps in mind who waits for what.
+    fn run(&mut self, context: u32, shared: &Rc<RefCell<Session>>, input: Input<'_>) -> Flow {
+        let Ok(mut session) = shared.try_borrow_mut() else {
+            return Flow::Continue;
+        };
+        let (held, waited) = (session.is_holding(), session.is_waiting());
+        let flow = self.vm.run(&mut session, input);
+        match (held, session.is_holding()) {
+            (false, true) => self.watchdog.held(context, shared, self.ticks),
+            (true, false) => self.watchdog.released(context),
+            _ => {}
+        }
+        match (waited, session.is_waiting()) {
+            (false, true) if !self.waiting.came(context, shared) => {
+                self.vm.run(&mut session, Input::Endpoints)
+            }
+            (true, false) => {
+                self.waiting.left(context);
+                flow
+            }
+            _ => flow,
+        }
     }
 
     /// An answer came to a callout, with so many headers and bytes of body.
@@ -230,7 +281,9 @@ impl<H: Host> Worker<H> {
         if let Some(finder) = &mut self.finder
             && finder.waits_for(token)
         {
-            return finder.answered(vm, status, size);
+            finder.answered(vm, status, size);
+            self.follow();
+            return self.let_in();
         }
         if let Some(engines) = &mut self.engines {
             engines.answered(vm, token, status, size);

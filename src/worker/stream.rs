@@ -35,26 +35,18 @@ impl Stream {
         session.is_ok_and(|session| session.is_holding())
     }
 
+    fn is_waiting(&self) -> bool {
+        let session = self.session.try_borrow();
+        session.is_ok_and(|session| session.is_waiting())
+    }
+
     fn is_in_flight(&self) -> bool {
         let session = self.session.try_borrow();
         session.is_ok_and(|session| session.is_in_flight())
     }
 
     fn run<H: Host>(&self, worker: &mut Worker<H>, input: Input<'_>) -> Flow {
-        let Ok(mut session) = self.session.try_borrow_mut() else {
-            return Flow::Continue;
-        };
-        let was_holding = session.is_holding();
-        let flow = worker.vm.run(&mut session, input);
-        match (was_holding, session.is_holding()) {
-            (false, true) => {
-                let ticks = worker.ticks;
-                worker.watchdog.held(self.context, &self.session, ticks);
-            }
-            (true, false) => worker.watchdog.released(self.context),
-            _ => {}
-        }
-        flow
+        worker.run(self.context, &self.session, input)
     }
 
     /// Request headers.
@@ -69,6 +61,9 @@ impl Stream {
         size: usize,
         rest: Rest,
     ) -> Flow {
+        if self.is_waiting() {
+            return Flow::Hold;
+        }
         if !self.is_holding() {
             return Flow::Continue;
         }
@@ -124,7 +119,7 @@ impl Stream {
 
     /// The stream is gone, or about to be: nothing of it may stay behind. The host may say so more than once.
     pub fn closed<H: Host>(&mut self, worker: &mut Worker<H>) {
-        if self.is_holding() || self.is_in_flight() {
+        if self.is_holding() || self.is_waiting() || self.is_in_flight() {
             self.run(worker, Input::Closed);
         }
     }

@@ -4,6 +4,7 @@ mod clock;
 mod engines;
 mod finder;
 mod streams;
+mod waiting;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
