@@ -175,7 +175,9 @@ async fn a_list_of_thousands_of_clusters_is_read_as_well() {
 /// What comes is asked for its metrics, like those that were there before, and then gets requests.
 async fn scraped(workers: u32) {
     let mut options = fleet(2);
-    options.plugin = json!({ "scrape": {"cluster": "warmroute_scrape", "interval_ms": 300} });
+    options.plugin = json!({
+        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 300, "timeout_ms": 2_000},
+    });
     let mut one = options.start(workers).await;
     let [a, b] = one.names();
     one.eds.set(&one.addresses([0]));
@@ -341,7 +343,7 @@ async fn active_checks(workers: u32) {
     options.adjust = |config, _| {
         let every = "0.2s";
         config.cluster("vllm_endpoints").unwrap()["health_checks"] = json!([{
-            "timeout": "1s", "interval": every, "no_traffic_interval": every,
+            "timeout": "10s", "interval": every, "no_traffic_interval": every,
             "unhealthy_interval": every, "unhealthy_threshold": 1, "healthy_threshold": 1,
             "http_health_check": {"path": "/health"},
         }]);

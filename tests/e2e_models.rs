@@ -44,7 +44,7 @@ fn options(mode: Mode, workers: u32) -> FleetOptions {
 fn asking(mode: Mode, workers: u32) -> FleetOptions {
     let interval_ms = INTERVAL.as_millis() as u64;
     options(mode, workers).plugin(json!({
-        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150},
+        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000},
         "models": {"interval_ms": interval_ms},
     }))
 }

@@ -188,7 +188,7 @@ async fn other_limits_hold_too() {
 async fn full_kv(mode: Mode, workers: u32) {
     let plugin = json!({
         "policy": {"name": "round_robin"},
-        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150},
+        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000},
         "saturation": {"max_kv": 0.9, "retry_after_s": 3},
     });
     let mut fleet = Fleet::start(FleetOptions::new(mode, workers, REPLICAS).plugin(plugin)).await;
