@@ -11,7 +11,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use support::check::{becomes, inflight_becomes, unharmed};
+use support::check::{becomes, inflight_becomes, unharmed, until_scraped_twice};
 use support::client::{Answer, Call, HttpClient, Protocol, Streaming};
 use support::config::Mode;
 use support::fleet::{Fleet, FleetOptions};
@@ -188,7 +188,12 @@ async fn other_limits_hold_too() {
 async fn full_kv(mode: Mode, workers: u32) {
     let plugin = json!({
         "policy": {"name": "round_robin"},
-        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000},
+        "scrape": {
+            "cluster": "warmroute_scrape",
+            "interval_ms": 200,
+            "timeout_ms": 2_000,
+            "stale_after_ms": 10_000,
+        },
         "saturation": {"max_kv": 0.9, "retry_after_s": 3},
     });
     let mut fleet = Fleet::start(FleetOptions::new(mode, workers, REPLICAS).plugin(plugin)).await;
@@ -202,8 +207,6 @@ async fn full_kv(mode: Mode, workers: u32) {
         let requests = fleet.mocks[0].seen().into_iter();
         requests.filter(|seen| seen.method == "POST").count()
     };
-    // What three scrapes take.
-    let known = Duration::from_millis(800);
     for (figures, turned_away, first_serves) in [
         (["0.89", "0.9"], false, true),
         (["1.0", "0.5"], false, false),
@@ -213,7 +216,11 @@ async fn full_kv(mode: Mode, workers: u32) {
         for (mock, figure) in fleet.mocks.iter().zip(figures) {
             usage(mock, figure);
         }
-        tokio::time::sleep(known).await;
+        for mock in &fleet.mocks {
+            until_scraped_twice(mock).await;
+        }
+        // The other workers know a tick later.
+        tokio::time::sleep(Duration::from_millis(300)).await;
         let before = served();
         for client in &clients {
             let answer = client.send(Call::chat(&chat(false))).await.unwrap();

@@ -156,7 +156,9 @@ with_one_and_four_workers!(
 );
 
 async fn kv_caches(mode: Mode, workers: u32) {
-    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000});
+    let scrape = json!({
+        "cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000, "stale_after_ms": 10_000,
+    });
     let plugin = json!({ "scrape": scrape, "policy": {"name": "expected_latency"} });
     let options = logged(explained(mode, workers, 2))
         .plugin(plugin)

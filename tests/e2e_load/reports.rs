@@ -2,10 +2,11 @@
 
 use crate::SETTLE;
 use crate::decision::{Carried, Decision, chat, clients, explained, held, open};
+use crate::support::check::until_scraped_twice;
 use crate::support::client::HttpClient;
 use crate::support::config::Mode;
 use crate::support::fleet::{Fleet, FleetOptions};
-use crate::support::mock::{Fault, Mock};
+use crate::support::mock::Fault;
 use crate::support::root;
 use crate::waves::counts;
 use serde_json::json;
@@ -84,16 +85,6 @@ with_one_and_four_workers!(
     a7_m1_an_engine_with_a_queue_gets_nothing_while_another_is_idle:
     busy_engine, FilterState, OriginalDst
 );
-
-/// Returns when a page that was asked for from now on has been read: that of the first of two scrapes.
-async fn until_scraped_twice(mock: &Mock) {
-    let scrapes = || mock.seen().iter().filter(|s| s.path == "/metrics").count();
-    let (before, begun) = (scrapes(), Instant::now());
-    while scrapes() < before + 2 {
-        assert!(begun.elapsed() < SETTLE, "the endpoint is not scraped");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn odd_metrics(mode: Mode, workers: u32) {
     let fleet = Fleet::start(scraped(mode, workers, 3, 60_000)).await;

@@ -3,7 +3,7 @@
 
 use crate::SETTLE;
 use crate::decision::{Decision, ask, chat, clients, explained, open, until_idle, with};
-use crate::support::check::becomes;
+use crate::support::check::{becomes, until_scraped_twice};
 use crate::support::client::{Call, HttpClient};
 use crate::support::config::Mode;
 use crate::support::fleet::{Fleet, FleetOptions, patient};
@@ -88,10 +88,15 @@ with_one_and_four_workers!(
     a_prompt_goes_where_its_beginning_is_warm: stays_warm, OverrideHost, OriginalDst
 );
 
+/// Where the replica is among all.
+fn place_of(fleet: &Fleet, endpoint: &str) -> usize {
+    let is_it = |mock: &Mock| mock.addr().to_string() == endpoint;
+    fleet.mocks.iter().position(is_it).unwrap()
+}
+
 /// Ends a replica; its address, from now on nobody's.
 async fn stop(fleet: &mut Fleet, endpoint: &str) -> SocketAddr {
-    let is_it = |mock: &Mock| mock.addr().to_string() == endpoint;
-    let place = fleet.mocks.iter().position(is_it).unwrap();
+    let place = place_of(fleet, endpoint);
     let mock = fleet.mocks.remove(place);
     let address = mock.addr();
     mock.stop().await;
@@ -166,7 +171,7 @@ async fn restarted(mode: Mode, workers: u32) {
     let mut restarts = BTreeMap::new();
     for (document, home) in documents.iter().zip(&homes) {
         // The counters that a restart sets back have been read.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        until_scraped_twice(&fleet.mocks[place_of(&fleet, home)]).await;
         let address = stop(&mut fleet, home).await;
         start(&mut fleet, address).await;
         let count = restarts.entry(home).or_insert(0.0);
@@ -212,7 +217,7 @@ with_one_and_four_workers!(
 );
 
 /// Returns when all workers know that these rest.
-async fn rest(fleet: &Fleet, endpoints: &[String]) {
+async fn until_resting(fleet: &Fleet, endpoints: &[String]) {
     for endpoint in endpoints {
         let labels = [("endpoint", endpoint.as_str()), ("state", "resting")];
         becomes(fleet, "warmroute_endpoint_state", &labels, 1.0).await;
@@ -228,7 +233,7 @@ async fn unreachable(mode: Mode, workers: u32) {
     let home = warmed(&clients, &document).await;
     stop(&mut fleet, &home).await;
     // Nobody has sent it a request since, but its metrics are asked for.
-    rest(&fleet, std::slice::from_ref(&home)).await;
+    until_resting(&fleet, std::slice::from_ref(&home)).await;
     let body = about(&document, "Is anybody there?");
     let (pick, _) = open(&clients[1], Call::chat(&body)).await.unwrap();
     assert!(!pick.matched_tokens.contains_key(&home), "{pick:?}");
@@ -237,7 +242,7 @@ async fn unreachable(mode: Mode, workers: u32) {
     for endpoint in &others {
         stop(&mut fleet, endpoint).await;
     }
-    rest(&fleet, &others).await;
+    until_resting(&fleet, &others).await;
     let (pick, _) = open(&clients[2], Call::chat(&body)).await.unwrap();
     assert_eq!(pick.matched_tokens[&home], 0, "{pick:?}");
 }
