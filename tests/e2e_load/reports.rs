@@ -2,10 +2,11 @@
 
 use crate::SETTLE;
 use crate::decision::{Carried, Decision, chat, clients, explained, held, open};
+use crate::support::check::until_scraped_twice;
 use crate::support::client::HttpClient;
 use crate::support::config::Mode;
 use crate::support::fleet::{Fleet, FleetOptions};
-use crate::support::mock::{Fault, Mock};
+use crate::support::mock::Fault;
 use crate::support::root;
 use crate::waves::counts;
 use serde_json::json;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 const WAITING: &str = "vllm:num_requests_waiting{";
 const BY_REASON: &str = "vllm:num_requests_waiting_by_reason{";
+/// Longer than a busy machine keeps a page waiting: an endpoint that is silent rests, and is no candidate.
+const TIMEOUT_MS: u32 = 2_000;
 
 /// A real engine's page, with this value for every sample whose line begins so.
 fn page(beginning: &str, value: &str) -> String {
@@ -32,7 +35,7 @@ fn scraped(mode: Mode, workers: u32, replicas: usize, stale_after_ms: u32) -> Fl
         "scrape": {
             "cluster": "warmroute_scrape",
             "interval_ms": 100,
-            "timeout_ms": 100,
+            "timeout_ms": TIMEOUT_MS,
             "stale_after_ms": stale_after_ms,
         },
     }))
@@ -46,12 +49,15 @@ async fn glance(client: &HttpClient) -> Decision {
 /// Waits until the picks of all workers see these requests at the endpoints, of which none are ours.
 async fn until_seen(fleet: &Fleet, clients: &[HttpClient], expected: &[u64]) {
     let endpoints = fleet.endpoints();
+    // One that is no candidate at the moment is in no account.
+    let expected: Vec<Option<u64>> = expected.iter().copied().map(Some).collect();
     let begun = Instant::now();
     let mut in_a_row = 0;
     while in_a_row < 3 * clients.len() {
         for client in clients {
             let seen = glance(client).await;
-            let loads: Vec<u64> = endpoints.iter().map(|e| seen.loads[e].requests).collect();
+            let load = |endpoint| seen.loads.get(endpoint).map(|load| load.requests);
+            let loads: Vec<Option<u64>> = endpoints.iter().map(load).collect();
             in_a_row = if loads == expected { in_a_row + 1 } else { 0 };
             assert!(begun.elapsed() < SETTLE, "{loads:?}, not {expected:?}");
             // The glance's own load goes meanwhile.
@@ -79,16 +85,6 @@ with_one_and_four_workers!(
     a7_m1_an_engine_with_a_queue_gets_nothing_while_another_is_idle:
     busy_engine, FilterState, OriginalDst
 );
-
-/// Returns when a page that was asked for from now on has been read: that of the first of two scrapes.
-async fn until_scraped_twice(mock: &Mock) {
-    let scrapes = || mock.seen().iter().filter(|s| s.path == "/metrics").count();
-    let (before, begun) = (scrapes(), Instant::now());
-    while scrapes() < before + 2 {
-        assert!(begun.elapsed() < SETTLE, "the endpoint is not scraped");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn odd_metrics(mode: Mode, workers: u32) {
     let fleet = Fleet::start(scraped(mode, workers, 3, 60_000)).await;
@@ -120,8 +116,8 @@ with_one_and_four_workers!(
 );
 
 async fn stalled_scrape(mode: Mode, workers: u32) {
-    // Longer than a busy machine keeps the pick below from being made.
-    const STALE_AFTER_MS: u32 = 4_000;
+    // Longer than three scrapes that fail, and than a busy machine keeps the pick below from being made.
+    const STALE_AFTER_MS: u32 = 4 * TIMEOUT_MS;
     let fleet = Fleet::start(scraped(mode, workers, 2, STALE_AFTER_MS)).await;
     let clients = clients(&fleet, 8);
     fleet.mocks[0].set_metrics(Some(page(WAITING, "12.0")));

@@ -168,7 +168,7 @@ with_one_and_four_workers!(
 
 fn retry_in_turn(config: &mut EnvoyConfig) {
     let policy = json!({"name": "prefix_hash"});
-    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000});
     change(config, &json!({ "policy": policy, "scrape": scrape }));
 }
 

@@ -3,7 +3,7 @@
 
 use crate::SETTLE;
 use crate::decision::{Decision, ask, chat, clients, explained, open, until_idle, with};
-use crate::support::check::becomes;
+use crate::support::check::{becomes, until_scraped_twice};
 use crate::support::client::{Call, HttpClient};
 use crate::support::config::Mode;
 use crate::support::fleet::{Fleet, FleetOptions, patient};
@@ -11,7 +11,7 @@ use crate::support::mock::{Mock, MockOptions};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use warmroute::sim::profiles;
 
 /// 19,000 bytes, which are 4,750 tokens, and none of them those of another `number`.
@@ -88,10 +88,15 @@ with_one_and_four_workers!(
     a_prompt_goes_where_its_beginning_is_warm: stays_warm, OverrideHost, OriginalDst
 );
 
+/// Where the replica is among all.
+fn place_of(fleet: &Fleet, endpoint: &str) -> usize {
+    let is_it = |mock: &Mock| mock.addr().to_string() == endpoint;
+    fleet.mocks.iter().position(is_it).unwrap()
+}
+
 /// Ends a replica; its address, from now on nobody's.
 async fn stop(fleet: &mut Fleet, endpoint: &str) -> SocketAddr {
-    let is_it = |mock: &Mock| mock.addr().to_string() == endpoint;
-    let place = fleet.mocks.iter().position(is_it).unwrap();
+    let place = place_of(fleet, endpoint);
     let mock = fleet.mocks.remove(place);
     let address = mock.addr();
     mock.stop().await;
@@ -118,13 +123,31 @@ async fn warmed(clients: &[HttpClient], document: &str) -> String {
     first.endpoint
 }
 
+/// Asks about a document until the endpoint is one of those that the pick is made among.
+async fn as_candidate(
+    client: &HttpClient,
+    document: &str,
+    question: usize,
+    endpoint: &str,
+) -> Decision {
+    let begun = Instant::now();
+    loop {
+        let pick = asked(client, document, question).await;
+        if pick.matched_tokens.contains_key(endpoint) {
+            return pick;
+        }
+        assert!(begun.elapsed() < SETTLE, "{endpoint} is out: {pick:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// What the next picks of all workers take the endpoint to hold of `document`, which is nothing until
 /// one of them goes there.
 async fn is_forgotten(clients: &[HttpClient], document: &str, endpoint: &str) {
     // Until all workers know that it is back.
     tokio::time::sleep(Duration::from_millis(400)).await;
     for (question, client) in clients.iter().enumerate() {
-        let pick = asked(client, document, 100 + question).await;
+        let pick = as_candidate(client, document, 100 + question, endpoint).await;
         assert_eq!(pick.matched_tokens[endpoint], 0, "{pick:?}");
         if pick.endpoint == endpoint {
             break;
@@ -133,7 +156,7 @@ async fn is_forgotten(clients: &[HttpClient], document: &str, endpoint: &str) {
 }
 
 fn scraped(mode: Mode, workers: u32) -> FleetOptions {
-    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 150});
+    let scrape = json!({"cluster": "warmroute_scrape", "interval_ms": 200, "timeout_ms": 2_000});
     fleet(mode, workers).plugin(json!({ "scrape": scrape }))
 }
 
@@ -148,7 +171,7 @@ async fn restarted(mode: Mode, workers: u32) {
     let mut restarts = BTreeMap::new();
     for (document, home) in documents.iter().zip(&homes) {
         // The counters that a restart sets back have been read.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        until_scraped_twice(&fleet.mocks[place_of(&fleet, home)]).await;
         let address = stop(&mut fleet, home).await;
         start(&mut fleet, address).await;
         let count = restarts.entry(home).or_insert(0.0);
@@ -193,6 +216,16 @@ with_one_and_four_workers!(
     an_engine_that_refused_a_connection_holds_nothing: refused, OriginalDst, FilterState
 );
 
+/// Returns when all workers know that these rest.
+async fn until_resting(fleet: &Fleet, endpoints: &[String]) {
+    for endpoint in endpoints {
+        let labels = [("endpoint", endpoint.as_str()), ("state", "resting")];
+        becomes(fleet, "warmroute_endpoint_state", &labels, 1.0).await;
+    }
+    // The other workers know a tick later.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
 async fn unreachable(mode: Mode, workers: u32) {
     let mut fleet = Fleet::start(scraped(mode, workers)).await;
     let clients = clients(&fleet, 8);
@@ -200,15 +233,16 @@ async fn unreachable(mode: Mode, workers: u32) {
     let home = warmed(&clients, &document).await;
     stop(&mut fleet, &home).await;
     // Nobody has sent it a request since, but its metrics are asked for.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until_resting(&fleet, std::slice::from_ref(&home)).await;
     let body = about(&document, "Is anybody there?");
     let (pick, _) = open(&clients[1], Call::chat(&body)).await.unwrap();
     assert!(!pick.matched_tokens.contains_key(&home), "{pick:?}");
     // Now nobody is left, and all of them are the last resort.
-    for endpoint in fleet.endpoints() {
-        stop(&mut fleet, &endpoint).await;
+    let others = fleet.endpoints();
+    for endpoint in &others {
+        stop(&mut fleet, endpoint).await;
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until_resting(&fleet, &others).await;
     let (pick, _) = open(&clients[2], Call::chat(&body)).await.unwrap();
     assert_eq!(pick.matched_tokens[&home], 0, "{pick:?}");
 }

@@ -3,7 +3,7 @@
 
 use super::client::header;
 use super::fleet::{Fleet, inflight_is_zero};
-use super::mock::Seen;
+use super::mock::{Mock, Seen};
 use super::stats::Stats;
 use hyper::HeaderMap;
 use sha2::{Digest, Sha256};
@@ -97,6 +97,20 @@ pub async fn inflight_becomes(fleet: &Fleet, labels: &[(&str, &str)], wanted: f6
             begun.elapsed() < SETTLE,
             "{now} in flight {labels:?}, not {wanted}"
         );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Returns when a page of metrics that was asked for from now on has been read: that of the first of two scrapes.
+/// The workers that do not scrape know of it a tick later.
+///
+/// # Panics
+/// If the replica is not scraped.
+pub async fn until_scraped_twice(mock: &Mock) {
+    let scrapes = || mock.other_calls().get("/metrics").copied().unwrap_or(0);
+    let (before, begun) = (scrapes(), Instant::now());
+    while scrapes() < before + 2 {
+        assert!(begun.elapsed() < SETTLE, "{} is not scraped", mock.addr());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
