@@ -236,7 +236,7 @@ async fn retried(mode: Mode, workers: u32) {
     known(&fleet).await;
     let all = fleet.endpoints();
     // One of the two that serve it is gone, and Envoy learns that from the requests.
-    fleet.mocks.remove(0).stop().await;
+    fleet.stop(0).await;
     let client = fleet.client(Protocol::Http2);
     for number in 0..50 {
         let call = Call::chat(&chat("sql", &format!("Prompt {number}")));
@@ -245,7 +245,7 @@ async fn retried(mode: Mode, workers: u32) {
         assert_eq!(answer.header("x-mock-endpoint"), all[1]);
     }
     // Of what nobody else serves no other is asked.
-    fleet.mocks.remove(1).stop().await;
+    fleet.stop(1).await;
     for number in 0..50 {
         let call = Call::chat(&chat("chat", &format!("Prompt {number}")));
         let answer = client.send(call).await.unwrap();
@@ -329,7 +329,7 @@ async fn list(mode: Mode, workers: u32) {
     assert_eq!(before.json()["data"][0]["parent"], json!(null));
     assert_eq!(before.json()["data"][1]["parent"], "tiny");
     // The replica that alone has one of them is gone.
-    fleet.mocks.remove(2).stop().await;
+    fleet.stop(2).await;
     tokio::time::sleep(2 * INTERVAL + Duration::from_millis(300)).await;
     for protocol in Protocol::ALL {
         let client = fleet.client(protocol);

@@ -145,7 +145,7 @@ async fn f2_a_dead_first_choice_is_replaced_composite() {
         .iter()
         .position(|one| *one == home)
         .unwrap();
-    fleet.mocks.remove(index).stop().await;
+    fleet.stop(index).await;
     let begun = Instant::now();
     let answer = client.send(Call::chat(&chat(1, true))).await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -261,7 +261,7 @@ async fn burst(mode: Mode, workers: u32) {
     let lost = queued(&fleet.mocks[busiest]);
     // Its bound is five eighths.
     assert!(lost > COMING * 11 / 20, "{lost}");
-    fleet.mocks.remove(busiest).stop().await;
+    fleet.stop(busiest).await;
     let answers = coming.join_all().await;
     let failed: Vec<u16> = answers
         .into_iter()

@@ -302,10 +302,8 @@ async fn answered(body: &[u8], trailers: &str, protocol: Protocol) -> (Answer, S
     let config = config.plugin(&json!({ "scrape": null })).unwrap();
     let mut config = config.plugin(&plugin(true)).unwrap();
     with_trailers(&mut config);
-    let fleet = Fleet {
-        envoy: EnvoyProcess::start(&config, 1).await.unwrap(),
-        mocks: Vec::new(),
-    };
+    let envoy = EnvoyProcess::start(&config, 1).await.unwrap();
+    let fleet = Fleet::new(envoy, Vec::new());
     let answer = fleet
         .client(protocol)
         .send(Call::chat(&chat(1, true)))

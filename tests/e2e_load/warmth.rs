@@ -92,10 +92,7 @@ with_one_and_four_workers!(
 async fn stop(fleet: &mut Fleet, endpoint: &str) -> SocketAddr {
     let is_it = |mock: &Mock| mock.addr().to_string() == endpoint;
     let place = fleet.mocks.iter().position(is_it).unwrap();
-    let mock = fleet.mocks.remove(place);
-    let address = mock.addr();
-    mock.stop().await;
-    address
+    fleet.stop(place).await
 }
 
 /// Starts an empty replica at an address.
