@@ -153,10 +153,7 @@ async fn kill_connected(fleet: &mut Fleet, index: usize) -> String {
 
 /// Ends replica `index`; its address stays in the configuration.
 async fn kill(fleet: &mut Fleet, index: usize) -> String {
-    let dead = fleet.mocks.remove(index);
-    let address = dead.addr().to_string();
-    dead.stop().await;
-    address
+    fleet.stop(index).await.to_string()
 }
 
 /// The number of a chat whose first choice is `endpoint`, found with the fleet whole.

@@ -418,9 +418,8 @@ async fn dies(mode: Mode, workers: u32) {
     let traffic = Traffic::begin(&clients);
     tokio::time::sleep(Duration::from_millis(500)).await;
     let died = Instant::now();
-    let mock = fleet.mocks.remove(1);
-    let (address, name) = (mock.addr(), mock.addr().to_string());
-    mock.stop().await;
+    let address = fleet.stop(1).await;
+    let name = address.to_string();
     tokio::time::sleep(Duration::from_secs(4)).await;
     let returned = Instant::now();
     restart(&mut fleet, 1, address).await;

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use warmroute::sim::replica::Profile;
 
 /// Long enough for anything that must happen, on a busy machine too.
@@ -1478,4 +1478,25 @@ async fn adapters_are_loaded_and_unloaded_while_it_runs() {
     assert_eq!(post(&mock, CHAT, &[], &asked).await.status, 404);
     assert_eq!(mock.unknown_models(), 2);
     mock.stop().await;
+}
+
+/// While a stopped replica's port is kept, nobody who asks for any port gets it: the system gives none that
+/// it would not give by number without `SO_REUSEADDR`.
+#[tokio::test]
+async fn the_port_of_a_stopped_replica_stays_its_own() {
+    let port = start().await.stop().await;
+    let listen = port.address();
+    let refused = TcpStream::connect(listen).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let taken = TcpSocket::new_v4().unwrap().bind(listen).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    let options = || MockOptions {
+        listen,
+        ..MockOptions::default()
+    };
+    let mock = Mock::start(options()).await.unwrap();
+    assert_eq!(mock.addr(), listen);
+    assert_eq!(get(&mock, "/health").await.status, 200);
+    let twice = Mock::start(options()).await.map(|_| ()).unwrap_err();
+    assert_eq!(twice.kind(), std::io::ErrorKind::AddrInUse);
 }

@@ -1,6 +1,6 @@
 //! Members that change: in a file that Envoy watches, and that the filter hears of by discovery.
 
-use crate::support::config::{EnvoyConfig, Mode, set};
+use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::eds::EdsFile;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 const LISTED: &str = "vllm_endpoints";
 /// The shipped cluster through which the filter reaches Envoy's admin interface.
 const ADMIN: &str = "warmroute_admin";
-const ADMIN_PORT: &str = "/admin/address/socket_address/port_value";
 
 /// What the file says of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +98,11 @@ fn with_members_of(mut discovery: EnvoyConfig, mode: Mode) -> Result<EnvoyConfig
         .and_then(Value::as_array_mut)
         .ok_or("no clusters in the Envoy configuration")?
         .push(admin);
-    let taken = |pointer| discovery.0.pointer(pointer).cloned().unwrap_or_default();
     // Envoy takes nothing dynamic without a name of its own.
     let top = config.0.as_object_mut();
     let top = top.ok_or("the Envoy configuration is no object")?;
-    top.insert("node".to_owned(), taken("/node"));
-    set(&mut config.0, ADMIN_PORT, taken(ADMIN_PORT))?;
+    let node = discovery.0.pointer("/node").cloned();
+    top.insert("node".to_owned(), node.unwrap_or_default());
+    config.admin_port_of(&discovery)?;
     Ok(config)
 }

@@ -15,6 +15,7 @@ mod infer;
 mod messages;
 mod metrics;
 mod pages;
+mod port;
 mod prompt;
 mod reply;
 mod responses;
@@ -22,6 +23,7 @@ mod routes;
 mod stream;
 
 pub use faults::{Fault, FaultError, UsageFault};
+pub use port::Port;
 
 use adapters::Loaded;
 use call::Limits;
@@ -139,6 +141,7 @@ struct Shared {
 /// A running mock replica. Dropping it stops it without waiting.
 pub struct Mock {
     shared: Arc<Shared>,
+    port: Port,
     accept: JoinHandle<()>,
     engine: JoinHandle<()>,
 }
@@ -149,11 +152,12 @@ impl Mock {
     /// # Errors
     /// If the address cannot be bound.
     pub async fn start(options: MockOptions) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(options.listen).await?;
+        let port = Port::keep(options.listen)?;
+        let listener = TcpListener::bind(port.address()).await?;
         let engine = Engine::new(options.profile.clone(), options.time_scale);
         let most_tokens = u32::try_from(options.profile.capacity_tokens()).unwrap_or(u32::MAX);
         let shared = Arc::new(Shared {
-            address: listener.local_addr()?,
+            address: port.address(),
             limits: Limits {
                 model: options.model,
                 adapters: Loaded::new(options.adapters, options.max_loras),
@@ -181,6 +185,7 @@ impl Mock {
         let engine = tokio::spawn(engine.run());
         Ok(Self {
             shared,
+            port,
             accept,
             engine,
         })
@@ -240,13 +245,14 @@ impl Mock {
         let _ = (&mut self.accept).await;
     }
 
-    /// Closes the listener and all connections.
-    pub async fn stop(mut self) {
+    /// Closes the listener and all connections. Nobody else gets its port while that is kept.
+    pub async fn stop(mut self) -> Port {
         self.accept.abort();
         self.engine.abort();
         // Both end with "cancelled"; that they have ended is all we want to know.
         let _ = (&mut self.accept).await;
         let _ = (&mut self.engine).await;
+        self.port.clone()
     }
 }
 

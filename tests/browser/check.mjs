@@ -20,6 +20,8 @@ const ARGS = [
   '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-sync',
   '--disable-background-networking', '--disable-component-update',
 ];
+/** For a step of the browser on a busy machine; it is only spent if something is wrong. */
+const PATIENCE_MS = 120_000;
 /** Charts whose pixels are counted in each view. */
 const LOOKED_AT = 12;
 /** How long to wait before a picture is tried again. */
@@ -51,7 +53,7 @@ async function launch() {
     fail('playwright-core is missing: `make browser` fetches it');
   }
   try {
-    return await playwright.chromium.launch({ ...found, args: ARGS });
+    return await playwright.chromium.launch({ ...found, args: ARGS, timeout: PATIENCE_MS });
   } catch (error) {
     return fail(`${found.executablePath} does not start: ${error.message.split('\n')[0]}`);
   }
@@ -69,6 +71,7 @@ async function open(view) {
     deviceScaleFactor: view.scale,
     colorScheme: view.colorScheme,
   });
+  tab.setDefaultTimeout(PATIENCE_MS);
   const tell = (what) => problems.push(`${view.name}: ${what}`);
   const url = pathToFileURL(page).href;
   tab.on('console', (message) => tell(`console: ${message.text()}`));

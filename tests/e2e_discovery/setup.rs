@@ -86,7 +86,7 @@ impl Options {
         }
         (self.adjust)(&mut config, &addresses);
         let envoy = EnvoyProcess::start(&config, workers).await.unwrap();
-        let fleet = Fleet { envoy, mocks };
+        let fleet = Fleet::new(envoy, mocks);
         Discovering { fleet, eds }
     }
 }

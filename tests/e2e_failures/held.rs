@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+/// What takes so long never ends by itself, on whatever machine.
+const HANGS: Duration = Duration::from_secs(20);
+
 fn plugin(hold: bool) -> Value {
     json!({
         "responses": {"hold_headers": hold},
@@ -206,11 +209,8 @@ async fn nothing_hangs(mode: Mode, workers: u32) {
         let begun = Instant::now();
         let broken = client.send(faulty(1, true, "reset=after:0")).await;
         assert!(broken.is_err() || broken.is_ok_and(|answer| answer.status >= 500));
-        assert!(
-            begun.elapsed() < Duration::from_secs(2),
-            "{:?}",
-            begun.elapsed()
-        );
+        // It would hang for ever.
+        assert!(begun.elapsed() < HANGS, "{:?}", begun.elapsed());
         let leaving = client.open(faulty(1, true, "stall=0"));
         let left = tokio::time::timeout(Duration::from_millis(300), leaving).await;
         assert!(left.is_err(), "headers came before the first event");
@@ -240,6 +240,7 @@ async fn f8_headers_are_held_only_where_bodies_come_all_the_same() {
         }
         let fleet = Fleet::start(options).await;
         let client = fleet.client(Protocol::Http1);
+        let mut took = Vec::new();
         for number in 0..3 {
             let begun = Instant::now();
             let answer = client
@@ -247,10 +248,14 @@ async fn f8_headers_are_held_only_where_bodies_come_all_the_same() {
                 .await
                 .unwrap();
             assert_eq!(answer.status, if flag { 503 } else { 200 });
-            assert!(begun.elapsed() < Duration::from_secs(2));
+            took.push(begun.elapsed());
             let answer = client.send(Call::chat(&chat(number, true))).await.unwrap();
             assert!(answer.text().ends_with("data: [DONE]\n\n"));
         }
+        // None waits for ever, and each for the watchdog at most: the machine may be busy for once.
+        assert!(took.iter().all(|took| *took < HANGS), "{took:?}");
+        let least = took.iter().min().unwrap();
+        assert!(*least < Duration::from_secs(2), "{took:?}");
         fleet.inflight_is_zero_within(SETTLE).await.unwrap();
     }
 }
@@ -302,10 +307,8 @@ async fn answered(body: &[u8], trailers: &str, protocol: Protocol) -> (Answer, S
     let config = config.plugin(&json!({ "scrape": null })).unwrap();
     let mut config = config.plugin(&plugin(true)).unwrap();
     with_trailers(&mut config);
-    let fleet = Fleet {
-        envoy: EnvoyProcess::start(&config, 1).await.unwrap(),
-        mocks: Vec::new(),
-    };
+    let envoy = EnvoyProcess::start(&config, 1).await.unwrap();
+    let fleet = Fleet::new(envoy, Vec::new());
     let answer = fleet
         .client(protocol)
         .send(Call::chat(&chat(1, true)))

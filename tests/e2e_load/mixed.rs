@@ -112,9 +112,7 @@ pub async fn start(mode: Mode, workers: u32) -> Result<Fleet, String> {
     let mut options = options.plugin(json!({ "health": patient() }));
     options.adjust = routes;
     let mut fleet = Fleet::try_start(options).await?;
-    if let Some(dead) = fleet.mocks.pop() {
-        dead.stop().await;
-    }
+    fleet.stop(ALIVE).await;
     Ok(fleet)
 }
 

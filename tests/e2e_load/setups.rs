@@ -201,7 +201,7 @@ async fn metrics(mode: Mode, workers: u32) {
     let endpoints = fleet.endpoints();
     let clients = clients(&fleet, 8);
     // The third refuses connections from here on: scrapes that fail.
-    fleet.mocks.pop().unwrap().stop().await;
+    fleet.stop(2).await;
     // Hot enough to overflow, wherever the home of the one that half of them share is.
     let prompt = |number: usize| number % 2 * (number % 12);
     let calls = (0..60).map(|number| held(chat(&format!("Prompt {}", prompt(number)))));

@@ -97,10 +97,7 @@ fn place_of(fleet: &Fleet, endpoint: &str) -> usize {
 /// Ends a replica; its address, from now on nobody's.
 async fn stop(fleet: &mut Fleet, endpoint: &str) -> SocketAddr {
     let place = place_of(fleet, endpoint);
-    let mock = fleet.mocks.remove(place);
-    let address = mock.addr();
-    mock.stop().await;
-    address
+    fleet.stop(place).await
 }
 
 /// Starts an empty replica at an address.

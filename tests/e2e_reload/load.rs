@@ -50,13 +50,23 @@ pub async fn carried(client: &HttpClient, call: Call) -> Outcome {
     }
 }
 
-/// One chat every `pause` for so long, whatever becomes of the others: streamed and not, some of them
-/// under way for a while. The clients take turns. Returns when the last is answered.
+/// One chat every `pause` for so long; see [`open_loop_until`].
 pub async fn open_loop(clients: Vec<HttpClient>, pause: Duration, long: Duration) -> Vec<Outcome> {
+    let begun = Instant::now();
+    open_loop_until(move || begun.elapsed() >= long, clients, pause).await
+}
+
+/// One chat every `pause` until it is over, whatever becomes of the others: streamed and not, some of
+/// them under way for a while. The clients take turns. Returns when the last is answered.
+pub async fn open_loop_until(
+    is_over: impl Fn() -> bool,
+    clients: Vec<HttpClient>,
+    pause: Duration,
+) -> Vec<Outcome> {
     let mut running = JoinSet::new();
     let begun = Instant::now();
     let mut number = 0_usize;
-    while begun.elapsed() < long {
+    while !is_over() {
         let client = clients[number % clients.len()].clone();
         // In pairs, so that each protocol has all of them, and at any time some are under way.
         let fault = match number / 2 % 4 {

@@ -1,13 +1,16 @@
 //! A panic in one worker's VM: the streams of that VM fail, and nothing else does.
 
-use super::load::{Outcome, carried, chat, failed, open_loop};
+use super::load::{Outcome, carried, chat, failed, open_loop_until};
 use crate::support::check::{SETTLE, at_rest, decided};
 use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::config::{EnvoyConfig, Mode, chaos_module, set};
 use crate::support::fleet::{Fleet, FleetOptions};
 use crate::support::stats::Stats;
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// Connections that stay at one worker each: enough for all of them.
 const CONNECTIONS: usize = 16;
@@ -15,6 +18,27 @@ const CONNECTIONS: usize = 16;
 const BACKOFF: Duration = Duration::from_millis(150);
 /// The stated time within which the load of a dead VM is gone.
 const PINNED_AT_MOST: Duration = Duration::from_secs(10);
+
+/// Chats in open loop until the test has seen enough.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    outcomes: JoinHandle<Vec<Outcome>>,
+}
+
+impl Load {
+    fn begin(clients: Vec<HttpClient>, pause: Duration) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&is_over);
+        let asked = move || asked.load(Ordering::Relaxed);
+        let outcomes = tokio::spawn(open_loop_until(asked, clients, pause));
+        Self { is_over, outcomes }
+    }
+
+    async fn end(self) -> Vec<Outcome> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.outcomes.await.unwrap()
+    }
+}
 
 fn with_panics(config: &mut EnvoyConfig) {
     let module = chaos_module().unwrap();
@@ -61,17 +85,27 @@ fn poison(point: &str) -> Call {
 
 /// Requests that are under way on this connection when the panic comes: one that streams, one of
 /// which the headers have come, and one that waits for them.
-fn under_way(client: &HttpClient) -> Vec<tokio::task::JoinHandle<Outcome>> {
+fn under_way(client: &HttpClient) -> Vec<JoinHandle<Outcome>> {
     let calls = [
-        chat(1, true).header("x-mock-fault", "delay-first=1500"),
-        chat(2, true).header("x-mock-fault", "delay-first=1500,chunk=64"),
-        chat(3, false).header("x-mock-fault", "delay-headers=1500"),
+        chat(1, true).header("x-mock-fault", "delay-first=5000"),
+        chat(2, true).header("x-mock-fault", "delay-first=5000,chunk=64"),
+        chat(3, false).header("x-mock-fault", "delay-headers=5000"),
     ];
     let sent = calls.map(|call| {
         let client = client.clone();
         tokio::spawn(async move { carried(&client, call).await })
     });
     sent.into()
+}
+
+/// Until so many requests have come to the replicas.
+async fn until_arrived(fleet: &Fleet, wanted: usize) {
+    let begun = Instant::now();
+    let arrived = || -> usize { fleet.mocks.iter().map(|mock| mock.seen().len()).sum() };
+    while arrived() < wanted {
+        assert!(begun.elapsed() < SETTLE, "{} of {wanted}", arrived());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn reloads(stats: &Stats, what: &str) -> f64 {
@@ -83,8 +117,9 @@ async fn one_panic(mode: Mode, point: &str) {
     let clients = connections(&fleet).await;
     let sick = clients[0].clone();
     let streams: Vec<_> = clients.iter().map(under_way).collect();
-    let pause = Duration::from_millis(4);
-    let load = tokio::spawn(open_loop(clients.clone(), pause, Duration::from_secs(3)));
+    // The first chat of each connection, and what is under way on it.
+    until_arrived(&fleet, CONNECTIONS * (1 + 3)).await;
+    let load = Load::begin(clients.clone(), Duration::from_millis(4));
     tokio::time::sleep(Duration::from_millis(500)).await;
 
     let before = Instant::now();
@@ -118,7 +153,7 @@ async fn one_panic(mode: Mode, point: &str) {
         sick_connections += usize::from(lost > 0);
     }
     assert!(sick_connections < CONNECTIONS, "all workers died");
-    let outcomes = load.await.unwrap();
+    let outcomes = load.end().await;
     let lost = failed(&outcomes);
     for outcome in &lost {
         assert!(
@@ -167,21 +202,17 @@ async fn a_worker_that_panics_again_and_again_serves_in_between() {
     let fleet = start(Mode::OverrideHost, with_panics).await;
     let client = fleet.client(Protocol::Http2);
     assert_eq!(carried(&client, chat(0, false)).await.answer, Ok(()));
-    let others = vec![client.clone()];
-    // Some of it after the last panic: a VM is started by a request.
-    let load = tokio::spawn(open_loop(
-        others,
-        Duration::from_millis(5),
-        Duration::from_secs(5),
-    ));
+    let load = Load::begin(vec![client.clone()], Duration::from_millis(5));
     let mut panics = Vec::new();
     while panics.len() < 10 {
         tokio::time::sleep(2 * BACKOFF).await;
         let sent = Instant::now();
         assert_eq!(client.send(poison("headers")).await.unwrap().status, 503);
         panics.push((sent, Instant::now()));
+        // A VM is started by a request. Were that the next panic's, the one after it would come too soon.
+        assert_eq!(carried(&client, chat(0, false)).await.answer, Ok(()));
     }
-    let outcomes = load.await.unwrap();
+    let outcomes = load.end().await;
     let lost = failed(&outcomes);
     for outcome in &lost {
         let met = |(sent, answered): &(Instant, Instant)| {

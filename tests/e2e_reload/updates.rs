@@ -193,10 +193,7 @@ async fn lose_nothing(mocks: Vec<Mock>, mut changing: Changing) {
     let drain = DRAIN.as_secs().to_string();
     let bootstrap = changing.bootstrap();
     let envoy = EnvoyProcess::start_with(&bootstrap, WORKERS, &["--drain-time-s", &drain]).await;
-    let fleet = Fleet {
-        envoy: envoy.unwrap(),
-        mocks,
-    };
+    let fleet = Fleet::new(envoy.unwrap(), mocks);
     until_served(&fleet).await;
     in_force(&fleet, POLICIES[0]).await;
 

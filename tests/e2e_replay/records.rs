@@ -29,6 +29,11 @@ async fn mock(change: impl Fn(&mut MockOptions)) -> Mock {
 /// Sends straight to `mock`, without a router.
 async fn send_to(mock: &Mock, workload: Workload) -> Sent {
     let (_keep, stop) = watch::channel(false);
+    stopped_by(mock, workload, stop).await
+}
+
+/// The same, until it is stopped.
+async fn stopped_by(mock: &Mock, workload: Workload, stop: watch::Receiver<bool>) -> Sent {
     let order = Order {
         workload: Arc::new(workload),
         client: Client::new(&format!("http://{}", mock.addr()), SILENCE).unwrap(),
@@ -131,6 +136,26 @@ async fn a_request_that_fails_lets_the_next_turn_go_on() {
         errors[0].starts_with("status 500: {\"error\""),
         "{errors:?}"
     );
+}
+
+/// Requests that are due after the stop, and before the sender gets to see it, are not sent.
+#[tokio::test]
+async fn what_is_due_while_the_run_is_being_stopped_is_sent_or_counted_as_unsent() {
+    let mock = mock(|_| {}).await;
+    let (stopping, stop) = watch::channel(false);
+    // On this runtime's only thread: their tasks see the stop before it blocks, and the sender does after.
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        stopping.send_replace(true);
+        tokio::spawn(async { std::thread::sleep(Duration::from_millis(200)) });
+        stopping.closed().await;
+    });
+    // The first is due 300 ms after the beginning; the others at 800 ms, and are taken up at 650 ms.
+    let mut requests = vec![request(0, 0, 20, 2)];
+    requests.extend((1..6).map(|at| request(500, at, 20, 2)));
+    let sent = stopped_by(&mock, workload(requests), stop).await;
+    assert_eq!(sent.served.len() as u64, mock.totals().requests);
+    assert_eq!(sent.served.len() + sent.unsent as usize, 6);
 }
 
 #[tokio::test]

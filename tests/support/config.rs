@@ -2,10 +2,13 @@
 //! configuration, everything else as shipped.
 
 use super::eds::EdsFile;
+use super::mock::Port;
 use super::root;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+const ADMIN_PORT: &str = "/admin/address/socket_address/port_value";
 
 /// A shipped configuration, `envoy/*.yaml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,11 @@ impl Mode {
 
 /// An Envoy configuration that tests may change before Envoy reads it (as JSON).
 #[derive(Clone, Debug)]
-pub struct EnvoyConfig(pub Value);
+pub struct EnvoyConfig(
+    pub Value,
+    /// Of the admin interface, if it is named before Envoy starts: nobody else is to get it until then.
+    Option<Port>,
+);
 
 impl EnvoyConfig {
     /// The shipped configuration of `mode`, on free ports.
@@ -74,12 +81,19 @@ impl EnvoyConfig {
             json!(file.path().display().to_string()),
         )?;
         // The cluster must know it before Envoy does.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(|e| e.to_string())?;
-        let admin = free.local_addr().map_err(|e| e.to_string())?;
-        let port = "/admin/address/socket_address/port_value";
-        set(&mut config.0, port, json!(admin.port()))?;
+        let port = Port::keep(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(|e| e.to_string())?;
+        let admin = port.address();
+        set(&mut config.0, ADMIN_PORT, json!(admin.port()))?;
+        config.1 = Some(port);
         config.admin_at(admin)?;
         Ok(config)
+    }
+
+    /// Lets Envoy's admin interface listen where that of `other` would.
+    pub fn admin_port_of(&mut self, other: &Self) -> Result<(), String> {
+        let port = other.0.pointer(ADMIN_PORT).cloned().unwrap_or_default();
+        self.1.clone_from(&other.1);
+        set(&mut self.0, ADMIN_PORT, port)
     }
 
     /// Lets `warmroute_admin` lead to `admin`.
@@ -105,17 +119,13 @@ impl EnvoyConfig {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         let mut config: Value =
             serde_saphyr::from_str(&text).map_err(|e| format!("{}: {e}", file.display()))?;
-        set(
-            &mut config,
-            "/admin/address/socket_address/port_value",
-            json!(0),
-        )?;
+        set(&mut config, ADMIN_PORT, json!(0))?;
         set(
             &mut config,
             "/static_resources/listeners/0/address/socket_address/port_value",
             json!(0),
         )?;
-        Ok(Self(config))
+        Ok(Self(config, None))
     }
 
     fn use_module(&mut self) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use super::client::{HttpClient, Protocol};
 use super::config::{EnvoyConfig, Mode};
 use super::envoy::EnvoyProcess;
-use super::mock::{Mock, MockOptions};
+use super::mock::{Mock, MockOptions, Port};
 use super::stats::Stats;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -74,9 +74,20 @@ pub struct Fleet {
     pub envoy: EnvoyProcess,
     /// The replicas, in the order of the endpoints.
     pub mocks: Vec<Mock>,
+    /// Of the replicas that were stopped: Envoy goes on asking there, and must find nobody else.
+    stopped: Vec<Port>,
 }
 
 impl Fleet {
+    /// Replicas behind an Envoy that runs already.
+    pub fn new(envoy: EnvoyProcess, mocks: Vec<Mock>) -> Self {
+        Self {
+            envoy,
+            mocks,
+            stopped: Vec::new(),
+        }
+    }
+
     /// Starts the replicas and Envoy, and returns when it serves.
     ///
     /// # Errors
@@ -97,7 +108,7 @@ impl Fleet {
         }
         (options.adjust)(&mut config);
         let envoy = EnvoyProcess::start(&config, options.workers).await?;
-        Ok(Self { envoy, mocks })
+        Ok(Self::new(envoy, mocks))
     }
 
     /// As [`Self::try_start`], for tests.
@@ -109,6 +120,18 @@ impl Fleet {
             Ok(fleet) => fleet,
             Err(why) => panic!("{why}"),
         }
+    }
+
+    /// Ends the replica at this place of the list, and takes it off. It returns its address, which stays
+    /// configured and refuses connections until a new replica is started there.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub async fn stop(&mut self, place: usize) -> SocketAddr {
+        let port = self.mocks.remove(place).stop().await;
+        let address = port.address();
+        self.stopped.push(port);
+        address
     }
 
     /// A client of Envoy's listener with connections of its own.

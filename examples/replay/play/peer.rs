@@ -3,9 +3,10 @@
 use super::names::{Family, Name};
 use crate::support::client::{Call, HttpClient, Protocol};
 use crate::support::envoy::GUARDED;
+use crate::support::mock::Port;
 use crate::support::root;
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,16 +37,14 @@ impl Peer {
         let log = log_file(name)?;
         let output = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
         let errors = output.try_clone().map_err(|e| e.to_string())?;
-        let listener = match port {
-            0 => free_port()?,
-            port => SocketAddr::from(([127, 0, 0, 1], port)),
-        };
-        let metrics = free_port()?;
+        // Nobody else gets them before the router listens.
+        let (serving, metrics) = (kept(port)?, kept(0)?);
+        let listener = serving.address();
         let mut command = Command::new("sh");
         command
             .args(["-c", &GUARDED.replace("ENVOY", "\"$0\"")])
             .arg(&program)
-            .args(arguments(name, listener, metrics, engines))
+            .args(arguments(name, listener, metrics.address(), engines))
             .stdin(Stdio::piped())
             .stdout(output)
             .stderr(errors);
@@ -156,11 +155,10 @@ pub fn find(family: Family) -> Result<PathBuf, String> {
     Err(format!("{}: run `make peers`", why.trim()))
 }
 
-/// A port that nobody listens at. Somebody may take it before the router does.
-fn free_port() -> Result<SocketAddr, String> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map_err(|e| format!("no free port: {e}"))
+/// A port that nobody listens at; 0 is any.
+fn kept(port: u16) -> Result<Port, String> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    Port::keep(address).map_err(|e| format!("port {port} cannot be listened at: {e}"))
 }
 
 /// Whether nobody listens at `port`.
@@ -168,9 +166,7 @@ fn free_port() -> Result<SocketAddr, String> {
 /// # Errors
 /// Somebody does; which port.
 pub fn is_free(port: u16) -> Result<(), String> {
-    TcpListener::bind(("127.0.0.1", port))
-        .map(|_| ())
-        .map_err(|e| format!("port {port} cannot be listened at: {e}"))
+    kept(port).map(drop)
 }
 
 fn log_file(name: Name) -> Result<PathBuf, String> {

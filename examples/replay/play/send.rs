@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use warmroute::sim::record::Served;
 use warmroute::sim::workload::text::chat_body;
 use warmroute::sim::workload::{Start, Workload};
@@ -58,6 +58,12 @@ struct Outcome {
     late_us: Option<u64>,
 }
 
+/// One request that was taken up, and not sent.
+#[derive(Clone, Copy, Debug)]
+struct Unsent {
+    request: u32,
+}
+
 /// Sends the whole workload, and returns when all of it is answered; or soon after `stop` turns true.
 /// `over` is called for each request that is over.
 pub async fn send(order: &Order, mut stop: watch::Receiver<bool>, over: &dyn Fn()) -> Sent {
@@ -77,17 +83,16 @@ pub async fn send(order: &Order, mut stop: watch::Receiver<bool>, over: &dyn Fn(
         }
         let next = queue.next_due().and_then(|due| due.checked_sub(LEAD));
         tokio::select! {
-            Some(outcome) = under_way.join_next() => {
-                if let Ok(Some(outcome)) = outcome {
-                    queue.is_over(&outcome);
-                    gathered.outcomes.push(outcome);
+            Some(ended) = under_way.join_next() => {
+                if let Some(outcome) = gathered.ended(ended) {
+                    queue.is_over(outcome);
                     over();
                 }
             }
             () = sleep_until(next), if next.is_some() => {}
             () = stopped(&mut stop) => {
                 gathered.sent_until = Some(Instant::now());
-                wait_a_moment(&mut under_way, &mut gathered.outcomes).await;
+                wait_a_moment(&mut under_way, &mut gathered).await;
                 break;
             }
         }
@@ -110,10 +115,10 @@ pub async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Takes what is answered within the grace.
-async fn wait_a_moment(under_way: &mut JoinSet<Option<Outcome>>, outcomes: &mut Vec<Outcome>) {
+async fn wait_a_moment(under_way: &mut JoinSet<Result<Outcome, Unsent>>, gathered: &mut Gathered) {
     let rest = async {
-        while let Some(outcome) = under_way.join_next().await {
-            outcomes.extend(outcome.ok().flatten());
+        while let Some(ended) = under_way.join_next().await {
+            gathered.ended(ended);
         }
     };
     // Running out of time is what it is for.
@@ -121,25 +126,27 @@ async fn wait_a_moment(under_way: &mut JoinSet<Option<Outcome>>, outcomes: &mut 
     under_way.shutdown().await;
 }
 
-/// One request, from the making of its text to the end of its answer; `None` if it was never sent.
+/// One request, from the making of its text to the end of its answer.
 async fn serve(
     order: Arc<Order>,
     request: u32,
     due: Instant,
     mut stop: watch::Receiver<bool>,
-) -> Option<Outcome> {
-    let asked = order.workload.requests.get(request as usize)?;
+) -> Result<Outcome, Unsent> {
+    let unsent = Unsent { request };
+    let asked = order.workload.requests.get(request as usize);
+    let asked = asked.ok_or(unsent)?;
     let body = Bytes::from(chat_body(asked, &order.model));
     let session = format!("{:016x}", asked.session);
     tokio::select! {
         biased;
+        () = stopped(&mut stop) => return Err(unsent),
         () = tokio::time::sleep_until(due.into()) => {}
-        () = stopped(&mut stop) => return None,
     }
     let late_us = due.elapsed().as_micros();
     let mut seen = Seen::default();
     let error = order.client.ask(body, &session, &mut seen).await.err();
-    Some(Outcome {
+    Ok(Outcome {
         request,
         due,
         seen,
@@ -215,7 +222,7 @@ impl Queue {
 struct Gathered {
     order: Arc<Order>,
     begun: Instant,
-    /// When each request that was taken up is due.
+    /// When each request that was taken up is due; none for those that were not sent after all.
     due: Vec<Option<Instant>>,
     /// What is due later was not sent.
     sent_until: Option<Instant>,
@@ -236,6 +243,22 @@ impl Gathered {
     fn is_taken_up(&mut self, request: u32, due: Instant) {
         if let Some(slot) = self.due.get_mut(request as usize) {
             *slot = Some(due);
+        }
+    }
+
+    /// Takes down how a task ended, and returns the outcome if it has one.
+    fn ended(&mut self, ended: Result<Result<Outcome, Unsent>, JoinError>) -> Option<&Outcome> {
+        match ended.ok()? {
+            Ok(outcome) => {
+                self.outcomes.push(outcome);
+                self.outcomes.last()
+            }
+            Err(Unsent { request }) => {
+                if let Some(slot) = self.due.get_mut(request as usize) {
+                    *slot = None;
+                }
+                None
+            }
         }
     }
 
@@ -262,7 +285,7 @@ impl Gathered {
         sent
     }
 
-    /// The outcome of a request that had none yet when the run was stopped.
+    /// The outcome of a request that was sent and had none yet when the run was stopped.
     fn cut_off(&self, request: u32, due: Instant) -> Option<Outcome> {
         (due <= self.sent_until?).then(|| Outcome {
             request,
