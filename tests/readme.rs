@@ -537,7 +537,11 @@ fn every_test_that_guards_something_exists() {
         assert!(!named.is_empty(), "{row}");
         for name in named {
             // A macro that makes several tests of one kind lists them as `name: …`.
-            let written = [format!("fn {name}("), format!("\n    {name}: ")];
+            let written = [
+                format!("fn {name}("),
+                format!("\n    {name}: "),
+                format!("!({name}: "),
+            ];
             assert!(
                 written.iter().any(|form| sources.contains(form)),
                 "no test is called {name}"
