@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prints the command that runs an Envoy of at least 1.36, quoted for a POSIX shell.
+# Prints the command that runs an Envoy of at least 1.37, quoted for a POSIX shell.
 #
 #   envoy/find-envoy.sh             look only at what is there already
 #   envoy/find-envoy.sh --install   fetch one if need be
 #
-# Looked for in this order; the first that answers `--version` with 1.36 or later wins:
+# Looked for in this order; the first that answers `--version` with 1.37 or later wins:
 #   1. the file named by $ENVOY_PATH, else by $WARMROUTE_ENVOY
 #      (if one is set, nothing else is tried);
 #   2. `envoy` on PATH;
@@ -20,7 +20,7 @@
 set -u
 
 DEFAULT_VERSION=1.40.0
-MINIMUM_MINOR=36
+MINIMUM_MINOR=37
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${WARMROUTE_CACHE:-$HOME/.cache/warmroute}

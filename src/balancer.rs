@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use self::outages::Outages;
-use self::pools::{Members, PoolState};
+use self::pools::PoolState;
 use crate::config::{Config, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::health::{Board, Turn};
@@ -46,7 +46,6 @@ use crate::tokens::Learned;
 pub struct Balancer {
     config: Rc<Config>,
     pools: Vec<PoolState>,
-    members: Members,
     ledger: Ledger,
     reports: BTreeMap<EndpointId, Report>,
     stale_after_ms: u64,
@@ -73,7 +72,6 @@ impl Balancer {
             .then(|| SharedIndex::new(config.index_blocks, vm, config.fingerprint));
         Self {
             pools,
-            members: Members::of(&config),
             index,
             rates: Rates::new(),
             outages: Outages::default(),

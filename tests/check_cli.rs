@@ -709,6 +709,9 @@ fn limits_that_are_too_small_for_a_fleet_are_warned_of() {
     assert_eq!(carried_by(&[steered("vllm", limits())]), none);
     let some = json!({"thresholds": [{"max_connections": 9_999}]});
     assert_eq!(carried_by(&[steered("vllm", some)]), [warning("vllm")]);
+    let mut high = limits();
+    high["thresholds"][0]["priority"] = json!("HIGH");
+    assert_eq!(carried_by(&[steered("vllm", high)]), [warning("vllm")]);
     // Where no route leads, little goes.
     assert_eq!(carried_by(&[steered("other", Value::Null)]), none);
     // A composite cluster counts nothing itself.
@@ -745,5 +748,12 @@ fn verdicts_by_status_code_are_warned_of() {
     assert_eq!(
         detecting(json!({"enforcing_consecutive_5xx": 0, "enforcing_success_rate": 0})),
         [""; 0]
+    );
+    assert_eq!(
+        detecting(json!({
+            "enforcing_consecutive_5xx": 0, "enforcing_success_rate": 0,
+            "enforcing_consecutive_gateway_failure": 10,
+        })),
+        [warning("enforcing_consecutive_gateway_failure")]
     );
 }

@@ -22,12 +22,13 @@ use admin::{Admin, Behaviour};
 use gauges::Gauges;
 use serde_json::{Value, json};
 use setup::{INTERVAL, chat, fleet};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, sha256, unharmed};
 use support::client::{Call, Protocol};
-use support::config::member;
+use support::config::{EnvoyConfig, member};
 use support::fleet::patient;
-use support::mock::Fault;
+use support::mock::{Fault, Mock};
 use tokio::task::JoinSet;
 
 const EJECTIONS: &str = "warmroute_ejections_total";
@@ -49,17 +50,20 @@ async fn follow_the_file(workers: u32) {
         "known {} ms after the start with {workers} workers",
         took.as_millis()
     );
-    one.eds.set(&one.addresses([0, 1]));
-    let first = one.picks_are(&[&a, &b], FOLLOWED).await;
-    one.eds.set(&one.addresses([1, 2]));
-    let second = one.picks_are(&[&b, &c], FOLLOWED).await;
-    println!(
-        "followed within {} ms with {workers} workers",
-        second.as_millis()
-    );
-    one.eds.set(&one.addresses([0, 1, 2]));
-    let third = one.picks_are(&[&a, &b, &c], FOLLOWED).await;
-    follows(&[first, second, third]);
+    let mut took = [const { Vec::new() }; 3];
+    for _ in 0..2 {
+        one.eds.set(&one.addresses([0, 1]));
+        took[0].push(one.picks_are(&[&a, &b], FOLLOWED).await);
+        one.eds.set(&one.addresses([1, 2]));
+        took[1].push(one.picks_are(&[&b, &c], FOLLOWED).await);
+        one.eds.set(&one.addresses([0, 1, 2]));
+        took[2].push(one.picks_are(&[&a, &b, &c], FOLLOWED).await);
+    }
+    println!("followed within {took:?} with {workers} workers");
+    // Who leaves, who is exchanged, who comes.
+    for took in took {
+        follows(&took);
+    }
     let stats = one.fleet.stats().await;
     assert_eq!(stats.metric("warmroute_discovery_failures_total", &[]), 0.0);
     assert!(stats.has("warmroute_discovery_age_ms"));
@@ -484,6 +488,14 @@ async fn a_full_fleet_is_not_ejected() {
     unharmed(&mut one.fleet).await;
 }
 
+/// A chat of 200 KB that carries what its body hashes to.
+fn long_call(number: usize) -> Call {
+    let mut body = chat(number);
+    body["messages"][0]["content"] = json!("long ".repeat(40_000));
+    let hash = sha256(body.to_string().as_bytes());
+    Call::chat(&body).header(CASE_HEADER, &hash)
+}
+
 /// Who comes before it is known which endpoints there are waits for that, with its body.
 async fn first_come(workers: u32) {
     for policy in ["round_robin", "prefix_hash"] {
@@ -492,19 +504,14 @@ async fn first_come(workers: u32) {
         let mut options = fleet(2);
         options.admin = Some(admin.address());
         options.plugin = json!({ "policy": {"name": policy} });
+        let calls: Vec<Call> = (0..16).map(long_call).collect();
         let mut one = options.start(workers).await;
         let mut coming = JoinSet::new();
-        for number in 0..16 {
-            let client = one
-                .fleet
-                .client(Protocol::ALL[number % Protocol::ALL.len()]);
-            let mut body = chat(number);
-            body["messages"][0]["content"] = json!("long ".repeat(40_000));
-            let hash = sha256(body.to_string().as_bytes());
-            let call = Call::chat(&body).header(CASE_HEADER, &hash);
+        for (call, protocol) in calls.into_iter().zip(Protocol::ALL.iter().cycle()) {
+            let client = one.fleet.client(*protocol);
             coming.spawn(async move { client.send(call).await.unwrap().status });
         }
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(one.fleet.mocks.iter().all(|mock| mock.seen().is_empty()));
         admin.tells(&one.addresses([0, 1]));
         let statuses = coming.join_all().await;
@@ -521,6 +528,95 @@ async fn first_come(workers: u32) {
 }
 
 with_one_and_four_workers!(requests_wait_for_the_first_list: first_come);
+
+/// The same, in four pieces over half a second.
+fn long_call_in_pieces(number: usize) -> Call {
+    let mut body = chat(number);
+    body["messages"][0]["content"] = json!("long ".repeat(40_000));
+    let body = body.to_string().into_bytes();
+    let hash = sha256(&body);
+    let pieces = body.chunks(body.len().div_ceil(4));
+    let pieces = pieces.map(|piece| piece.to_vec().into()).collect();
+    let pause = Duration::from_millis(150);
+    Call::trickle("/v1/chat/completions", pieces, pause).header(CASE_HEADER, &hash)
+}
+
+/// A body of which only a part was there when the list came gets to the engine whole, and once.
+async fn amid_a_body(adjust: fn(&mut EnvoyConfig, &[SocketAddr])) {
+    let admin = Admin::start().await;
+    admin.set(Behaviour::Hangup);
+    let mut options = fleet(2);
+    options.admin = Some(admin.address());
+    options.adjust = adjust;
+    let calls: Vec<Call> = (0..8).map(long_call_in_pieces).collect();
+    let mut one = options.start(1).await;
+    let mut coming = JoinSet::new();
+    for (call, protocol) in calls.into_iter().zip(Protocol::ALL.iter().cycle()) {
+        let client = one.fleet.client(*protocol);
+        coming.spawn(async move { client.send(call).await.unwrap().status });
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    admin.tells(&one.addresses([0, 1]));
+    assert_eq!(coming.join_all().await, [200; 8]);
+    let seen: Vec<_> = one.fleet.mocks.iter().flat_map(Mock::seen).collect();
+    assert_eq!(seen.len(), 8);
+    for seen in seen {
+        let mut headers = seen.headers.iter();
+        let (_, hash) = headers.find(|(name, _)| name == CASE_HEADER).unwrap();
+        assert_eq!(seen.body_sha256.as_bytes(), hash);
+    }
+    unharmed(&mut one.fleet).await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_yet_whole_is_whole_in_the_end() {
+    amid_a_body(|_, _| {}).await;
+}
+
+/// Where Envoy keeps the body for a second try.
+#[tokio::test]
+async fn a_body_that_is_not_yet_whole_is_whole_in_the_end_composite() {
+    amid_a_body(|config, _| composite::steers(config)).await;
+}
+
+/// As Envoy was before it minded what was added to a body that was held.
+#[tokio::test]
+async fn a_body_that_is_not_yet_whole_is_whole_in_the_end_on_an_older_envoy() {
+    amid_a_body(|config, _| {
+        let guard = "envoy.reloadable_features.filter_manager_forward_added_data_on_continue";
+        config.0["layered_runtime"] =
+            json!({"layers": [{"name": "old", "static_layer": {guard: false}}]});
+    })
+    .await;
+}
+
+/// However many are refused at once, the filter lives on.
+#[tokio::test]
+async fn a_crowd_that_waited_in_vain_is_refused() {
+    let admin = Admin::start().await;
+    admin.set(Behaviour::Silent);
+    let mut options = fleet(1);
+    options.admin = Some(admin.address());
+    let mut one = options.start(1).await;
+    let client = one.fleet.client(Protocol::Http2);
+    let mut coming = JoinSet::new();
+    for number in 0..600 {
+        let client = client.clone();
+        coming.spawn(async move {
+            let answer = client.send(Call::chat(&chat(number))).await.unwrap();
+            (answer.status, answer.header("x-warmroute-reason"))
+        });
+    }
+    for answer in coming.join_all().await {
+        assert_eq!(answer, (503, "no_endpoint".to_owned()));
+    }
+    let log = one.fleet.envoy.log();
+    assert!(!log.contains("call stack"), "{log}");
+    admin.tells(&one.addresses([0]));
+    let [a] = one.names();
+    one.picks_are(&[&a], FOLLOWED).await;
+    unharmed(&mut one.fleet).await;
+}
 
 /// Where nothing is heard for long, nobody is kept: an honest 503.
 #[tokio::test]

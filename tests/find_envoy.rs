@@ -83,9 +83,9 @@ fn every_way_is_taken_in_its_turn() {
         "1.40.0",
     );
     assert_eq!(place.find(&[]), Ok(cached));
-    let on_path = place.envoy("bin/envoy", "1.36.2");
+    let on_path = place.envoy("bin/envoy", "1.37.2");
     assert_eq!(place.find(&[]), Ok(on_path));
-    let ours = place.envoy("ours", "1.36.0");
+    let ours = place.envoy("ours", "1.37.0");
     assert_eq!(place.find(&[("WARMROUTE_ENVOY", &ours)]), Ok(ours.clone()));
     let theirs = place.envoy("theirs", "1.41.0");
     assert_eq!(
@@ -139,10 +139,10 @@ fn pips_last_line_says_why_it_failed() {
 #[test]
 fn an_old_envoy_does_not_count() {
     let place = Place::new("old");
-    let old = place.envoy("bin/envoy", "1.35.9");
+    let old = place.envoy("bin/envoy", "1.36.9");
     let why = place.find(&[]).unwrap_err();
     assert!(
-        why.contains(&format!("{old} on PATH: 1.35.9 is older than 1.36")),
+        why.contains(&format!("{old} on PATH: 1.36.9 is older than 1.37")),
         "{why}"
     );
 }

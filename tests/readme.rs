@@ -400,7 +400,13 @@ fn the_values_of_labels_are_those_of_the_code() {
         .iter()
         .flat_map(|row| code(&row[2]))
         .collect();
-    for file in ["original_dst", "filter_state", "override_host", "discovery"] {
+    for file in [
+        "original_dst",
+        "filter_state",
+        "override_host",
+        "composite",
+        "discovery",
+    ] {
         let envoy = read(&format!("envoy/{file}.yaml"));
         let rules: BTreeSet<String> = envoy
             .lines()

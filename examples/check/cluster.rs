@@ -55,19 +55,36 @@ fn members<'a>(documents: &'a [Value], routed: &'a Value) -> Vec<&'a Value> {
 
 fn has_limits(cluster: &Value) -> bool {
     let thresholds = down(cluster, &["circuit_breakers", "thresholds"]).and_then(Value::as_array);
-    thresholds.into_iter().flatten().any(|threshold| {
+    let mut usual = thresholds
+        .into_iter()
+        .flatten()
+        .filter(|threshold| string(threshold, &["priority"]) != "HIGH");
+    usual.any(|threshold| {
         ["max_connections", "max_pending_requests", "max_requests"]
             .iter()
             .all(|key| get(threshold, key).is_some())
     })
 }
 
+/// Ways to eject by status code, and how far each is enforced by default, in percent.
+const BY_STATUS: [(&str, u64); 4] = [
+    ("enforcing_consecutive_5xx", 100),
+    ("enforcing_success_rate", 100),
+    ("enforcing_consecutive_gateway_failure", 0),
+    ("enforcing_failure_percentage", 0),
+];
+
 /// Five times 503 in a row is nothing special for an engine with a full queue.
 fn ejects_who_is_full(documents: &[Value], name: &str) -> Option<String> {
     let outliers = get(cluster(documents, name)?, "outlier_detection")?;
-    let enforced = ["enforcing_consecutive_5xx", "enforcing_success_rate"]
+    let percent = |key, default| {
+        get(outliers, key)
+            .and_then(Value::as_u64)
+            .unwrap_or(default)
+    };
+    let (enforced, _) = BY_STATUS
         .into_iter()
-        .find(|key| get(outliers, key).and_then(Value::as_u64) != Some(0))?;
+        .find(|(key, default)| percent(key, *default) > 0)?;
     Some(format!(
         "discovery.verdicts: the outlier detection of `{name}` ejects by status code, so that a fleet that is \
          full gets nothing: set {enforced}: 0"

@@ -7,12 +7,13 @@ use tokio::net::TcpSocket;
 /// Keeps a port for as long as it or a clone of it lives.
 ///
 /// Connections to it are refused. Who asks the system for any port gets another one, and no connection
-/// goes out from it. Who binds it by its number may listen at it, if the socket has `SO_REUSEADDR`.
+/// goes out from it. Who binds it by its number may listen at it, if the socket has `SO_REUSEADDR`. All of this on
+/// Linux alone: elsewhere nobody could listen at it, so that it is only known to have been free.
 #[derive(Clone, Debug)]
 pub struct Port {
     address: SocketAddr,
     /// Bound with `SO_REUSEADDR`, and never listened at.
-    _socket: Arc<TcpSocket>,
+    _socket: Option<Arc<TcpSocket>>,
 }
 
 impl Port {
@@ -29,7 +30,7 @@ impl Port {
         socket.bind(address)?;
         Ok(Self {
             address: socket.local_addr()?,
-            _socket: Arc::new(socket),
+            _socket: cfg!(target_os = "linux").then(|| Arc::new(socket)),
         })
     }
 

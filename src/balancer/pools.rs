@@ -2,29 +2,18 @@
 
 use super::Balancer;
 use super::candidates::Known;
-use crate::config::{Config, KeySource, PoolConfig};
+use crate::config::{KeySource, PoolConfig};
 use crate::endpoint::{Endpoint, EndpointId, Pool};
 use crate::models::Serves;
 use crate::policy::{self, Policy, PolicySpec};
 
-/// Whether it is known which endpoints pools have.
+/// Whether it is known which endpoints a pool has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Members {
-    /// Some are to be discovered, and nothing was heard yet.
+enum Members {
+    /// Some are to be discovered, and none was heard of yet.
     Awaited,
     /// As far as can be.
     Known,
-}
-
-impl Members {
-    /// At the start.
-    pub(super) fn of(config: &Config) -> Self {
-        let mut pools = config.pools.iter();
-        match pools.any(|pool| !pool.clusters.is_empty()) {
-            true => Self::Awaited,
-            false => Self::Known,
-        }
-    }
 }
 
 /// A pool at work.
@@ -33,6 +22,7 @@ pub(super) struct PoolState {
     pub(super) config: PoolConfig,
     /// Those that the configuration names.
     fixed: Pool,
+    members: Members,
     /// Identity of the turn counter of the whole pool.
     counter: u64,
     /// Of the endpoints, in their order.
@@ -48,6 +38,10 @@ impl PoolState {
             ids: endpoints.iter().map(Endpoint::id).collect(),
             policy: policy::build(&config.policy, &config.pool),
             fixed: config.pool.clone(),
+            members: match config.clusters.as_slice() {
+                [] => Members::Known,
+                _ => Members::Awaited,
+            },
             config: config.clone(),
         }
     }
@@ -93,15 +87,18 @@ fn turn_counter(pool: &PoolConfig) -> u64 {
 }
 
 impl Balancer {
-    /// Whether endpoints are to be discovered of which nothing was heard yet, so that who finds none may
-    /// soon find some.
-    pub fn awaits_members(&self) -> bool {
-        self.members == Members::Awaited
+    /// Whether the pool is to have discovered endpoints and has none yet, so that who finds nobody may soon find
+    /// somebody.
+    pub fn awaits_members(&self, pool: usize) -> bool {
+        let pool = self.pools.get(pool);
+        pool.is_some_and(|pool| pool.members == Members::Awaited)
     }
 
     /// Takes the endpoints that are known for all there are.
     pub fn await_no_longer(&mut self) {
-        self.members = Members::Known;
+        for pool in &mut self.pools {
+            pool.members = Members::Known;
+        }
     }
 
     /// Makes the pool consist of the configured endpoints and of `found`, of which those that are configured
@@ -109,10 +106,12 @@ impl Balancer {
     ///
     /// Requests that are under way are not touched: what they hold is kept by endpoint, not by pool.
     pub fn adopt(&mut self, pool: usize, found: &[Endpoint]) -> bool {
-        self.members = Members::Known;
         let Some(state) = self.pools.get_mut(pool) else {
             return false;
         };
+        if !found.is_empty() {
+            state.members = Members::Known;
+        }
         let configured = state.fixed.endpoints().iter();
         let members = Pool::new(configured.chain(found).cloned().collect());
         if members == state.config.pool {
@@ -123,6 +122,7 @@ impl Balancer {
         let fixed = std::mem::take(&mut state.fixed);
         *state = PoolState {
             fixed,
+            members: state.members,
             ..PoolState::new(&config)
         };
         true

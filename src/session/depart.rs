@@ -1,6 +1,6 @@
 //! How a request leaves: picked for and steered, or not, or answered in the endpoints' place.
 
-use super::{Effects, Event, Flight, Flow, Moment, Stage, State, Waiting, ask, explain};
+use super::{Effects, Event, Flight, Flow, Moment, Patience, Stage, State, Waiting, ask, explain};
 use crate::account;
 use crate::balancer::{Ask, Balancer, Decision, Refusal};
 use crate::config::{Config, SteeringMode, Toggle};
@@ -13,13 +13,6 @@ use crate::state::Store;
 use crate::state::ledger::Reservation;
 use crate::steer;
 use crate::tokens::{Lesson, ResponseReader};
-
-/// Whether a request waits where it is not known yet which endpoints there are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    Some,
-    None,
-}
 
 /// Picks, reserves, and lets the request go.
 pub(super) fn depart<S: Store + ?Sized>(
@@ -49,8 +42,9 @@ pub(super) fn depart<S: Store + ?Sized>(
     let picked = balancer.pick(moment.store, moment.now_ms(), moment.random, ask);
     let (decision, reservation) = match picked {
         Ok(picked) => picked,
-        Err(Refusal::NoEndpoint { .. })
-            if patience == Patience::Some && balancer.awaits_members() =>
+        // What is not there, or not served, may be among what is not known yet.
+        Err(Refusal::NoEndpoint { .. } | Refusal::UnknownModel)
+            if patience == Patience::Waits && balancer.awaits_members(pool) =>
         {
             let request = request.clone();
             let effects = Effects {

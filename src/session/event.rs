@@ -26,6 +26,15 @@ pub trait StreamView {
     fn response_details(&self) -> Option<Vec<u8>>;
 }
 
+/// What a request does where it is not known yet which endpoints there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It waits for them.
+    Waits,
+    /// It is answered in their place.
+    Over,
+}
+
 /// Whether more of a message follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
@@ -48,8 +57,8 @@ pub enum Input<'a> {
     RequestTrailers,
     /// The request was held and no body callback came.
     Watchdog,
-    /// The request waited for endpoints, and waits no longer: they are known, or it has been long enough.
-    Endpoints,
+    /// There may be news for a request that waits for endpoints.
+    Endpoints(Patience),
     /// Response headers, of the engine or of Envoy itself.
     ResponseHeaders(Rest),
     /// Bytes of the response body.

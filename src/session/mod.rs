@@ -20,12 +20,11 @@ mod outcome;
 mod request;
 mod response;
 
-pub use self::event::{Answer, Effects, Event, Failure, Flow, Input, Rest, StreamView};
+pub use self::event::{Answer, Effects, Event, Failure, Flow, Input, Patience, Rest, StreamView};
 pub use self::explain::reason_name;
 
 use std::cell::OnceCell;
 
-use self::depart::Patience;
 use crate::balancer::Balancer;
 use crate::endpoint::EndpointId;
 use crate::index::Belief;
@@ -176,16 +175,12 @@ impl Session {
                 effects.events.push(Event::WatchdogFired);
                 (state, effects)
             }
-            (State::Waiting(waiting), Input::Endpoints) => {
+            (State::Waiting(waiting), Input::Endpoints(patience)) => {
                 let Waiting { api, request } = *waiting;
-                depart::depart(balancer, moment, api, &request, Vec::new(), Patience::None)
+                depart::depart(balancer, moment, api, &request, Vec::new(), patience)
             }
-            (
-                State::Waiting(waiting),
-                Input::RequestBody(..) | Input::RequestTrailers | Input::Watchdog,
-            ) => (State::Waiting(waiting), Effects::hold()),
             // Envoy itself has answered.
-            (State::Waiting(_), _) => (State::Over, Effects::pass()),
+            (State::Waiting(_), Input::ResponseHeaders(_)) => (State::Over, Effects::pass()),
             (State::Flight(flight), input) => response::respond(balancer, moment, flight, input),
             (_, Input::Closed) => (State::Over, Effects::pass()),
             (state, _) => (state, Effects::pass()),

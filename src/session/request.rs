@@ -1,7 +1,7 @@
 //! From the first header to the moment when enough of a request is known: what to wait for.
 
-use super::depart::{Patience, depart, refused, unsteered};
-use super::{Effects, Event, Holding, Moment, Rest, State};
+use super::depart::{depart, refused, unsteered};
+use super::{Effects, Event, Holding, Moment, Patience, Rest, State};
 use crate::balancer::Balancer;
 use crate::config::{OtherPaths, Toggle};
 use crate::request::{Api, InferenceRequest, RequestScanner, Scan};
@@ -48,7 +48,7 @@ pub(super) fn begin<S: Store + ?Sized>(
         api,
         &request,
         parsed.into_iter().collect(),
-        Patience::Some,
+        Patience::Waits,
     )
 }
 
@@ -60,7 +60,7 @@ pub(super) fn begin_read<S: Store + ?Sized>(
 ) -> (State, Effects) {
     let events = vec![Event::Parsed(request.scan)];
     let api = Some(request.api);
-    depart(balancer, moment, api, request, events, Patience::Some)
+    depart(balancer, moment, api, request, events, Patience::Waits)
 }
 
 pub(super) fn read<S: Store + ?Sized>(
@@ -98,7 +98,7 @@ pub(super) fn settle<S: Store + ?Sized>(
     }
     let events = vec![Event::Parsed(request.scan)];
     let api = Some(held.api);
-    depart(balancer, moment, api, &request, events, Patience::Some)
+    depart(balancer, moment, api, &request, events, Patience::Waits)
 }
 
 /// Whether a `content-encoding` says that nobody here can read the body.

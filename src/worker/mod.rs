@@ -27,7 +27,7 @@ use crate::balancer::Balancer;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::random::Random;
-use crate::session::{Flow, Input, Moment, Session};
+use crate::session::{Flow, Input, Moment, Patience, Session};
 use crate::state::lease::{self, Lease};
 use crate::state::unique_id;
 
@@ -38,8 +38,14 @@ pub use self::stream::Stream;
 pub const TICK_MS: u32 = 100;
 /// The lease on polling and gauges runs this long, in milliseconds.
 const LEASE_TERM_MS: u64 = 2_000;
+/// Most requests that are answered in one tick in the place of endpoints that did not come. Envoy gives such
+/// answers to the filter again, one inside the other, and its stack is not endless.
+const MOST_REPLIES: u32 = 32;
 /// What is known of endpoints that are gone is looked through once in so many ticks: a minute.
 const SWEEP_TICKS: u64 = 600;
+
+/// A session that its stream and whoever may let it go have in common.
+type SharedSession = Rc<RefCell<Session>>;
 
 /// What streams, ticks and answers alike need.
 struct Vm<H> {
@@ -160,8 +166,12 @@ impl<H: Host> Worker<H> {
         if lease::acquire(host, lease, self.id, now_ms, LEASE_TERM_MS) == Lease::Held {
             self.serve_as_leader(now_ms);
         }
-        self.watch();
+        if self.ticks == PATIENCE_TICKS {
+            self.vm.balancer.await_no_longer();
+            self.waiting.news_came();
+        }
         self.let_in();
+        self.watch();
         self.vm.tell_turns();
         self.vm.complain();
         self.ticks = self.ticks.wrapping_add(1);
@@ -175,6 +185,7 @@ impl<H: Host> Worker<H> {
         if !finder.is_some_and(|finder| finder.follow(&vm.host, &mut vm.balancer)) {
             return;
         }
+        self.waiting.news_came();
         vm.metrics.follow(&vm.balancer);
         if let Some(engines) = &mut self.engines {
             engines.follow(&vm.balancer);
@@ -210,63 +221,76 @@ impl<H: Host> Worker<H> {
              allow_on_headers_stop_iteration: true in the Wasm PluginConfig (Envoy 1.35 or later)",
             overdue.len()
         ));
-        self.release(overdue, || Input::Watchdog);
+        for (context, session) in self.tell_all(overdue, || Input::Watchdog) {
+            self.watchdog.held(context, &session, 0);
+        }
     }
 
     /// Lets requests go that wait for endpoints, once these are known or it has been long enough.
     fn let_in(&mut self) {
-        if self.ticks >= PATIENCE_TICKS {
-            self.vm.balancer.await_no_longer();
-        }
-        if self.vm.balancer.awaits_members() {
-            return;
-        }
-        let waiting = self.waiting.take();
-        if !waiting.is_empty() {
-            self.release(waiting, || Input::Endpoints);
+        let told = self.waiting.take_news();
+        let untold = match told.as_slice() {
+            [] => return,
+            _ => self.tell_all(told, || Input::Endpoints(Patience::Waits)),
+        };
+        if !untold.is_empty() {
+            self.waiting.news_came();
         }
     }
 
-    /// Gives each of these streams, outside of its callbacks, an input that may let its request go.
-    fn release(
+    /// Gives each of these streams, outside of its callbacks, an input that may let its request go. Says whom it
+    /// has not come to because so many were answered: they must be told later.
+    fn tell_all(
         &mut self,
-        streams: impl IntoIterator<Item = (u32, Rc<RefCell<Session>>)>,
+        streams: Vec<(u32, SharedSession)>,
         input: fn() -> Input<'static>,
-    ) {
-        for (context, session) in streams {
-            // A request that was answered is over.
-            if session.try_borrow().is_err() || !self.vm.host.set_effective_context(context) {
-                continue;
-            }
-            if self.run(context, &session, input()) == Flow::Continue {
-                self.vm.host.resume_request();
+    ) -> Vec<(u32, SharedSession)> {
+        let mut replies = 0;
+        let mut streams = streams.into_iter();
+        while replies < MOST_REPLIES
+            && let Some((context, session)) = streams.next()
+        {
+            if self.tell(context, &session, input()) == Flow::Hold {
+                replies += 1;
             }
         }
         self.vm.host.set_effective_context(self.context);
+        streams.collect()
+    }
+
+    /// The same for one.
+    fn tell(&mut self, context: u32, session: &SharedSession, input: Input<'_>) -> Flow {
+        if session.try_borrow().is_err() || !self.vm.host.set_effective_context(context) {
+            return Flow::Continue;
+        }
+        let flow = self.run(context, session, input);
+        // A request that was answered is over.
+        if flow == Flow::Continue {
+            self.vm.host.resume_request();
+        }
+        flow
     }
 
     /// Handles one input of the stream with this context, and keeps in mind who waits for what.
-    fn run(&mut self, context: u32, shared: &Rc<RefCell<Session>>, input: Input<'_>) -> Flow {
+    fn run(&mut self, context: u32, shared: &SharedSession, input: Input<'_>) -> Flow {
         let Ok(mut session) = shared.try_borrow_mut() else {
             return Flow::Continue;
         };
         let (held, waited) = (session.is_holding(), session.is_waiting());
-        let flow = self.vm.run(&mut session, input);
+        let mut flow = self.vm.run(&mut session, input);
         match (held, session.is_holding()) {
             (false, true) => self.watchdog.held(context, shared, self.ticks),
             (true, false) => self.watchdog.released(context),
             _ => {}
         }
-        match (waited, session.is_waiting()) {
-            (false, true) if !self.waiting.came(context, shared) => {
-                self.vm.run(&mut session, Input::Endpoints)
-            }
-            (true, false) => {
-                self.waiting.left(context);
-                flow
-            }
-            _ => flow,
+        if !waited && session.is_waiting() && !self.waiting.came(context, shared) {
+            let no_room = Input::Endpoints(Patience::Over);
+            flow = self.vm.run(&mut session, no_room);
         }
+        if waited && !session.is_waiting() {
+            self.waiting.left(context);
+        }
+        flow
     }
 
     /// An answer came to a callout, with so many headers and bytes of body.

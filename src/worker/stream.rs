@@ -1,17 +1,16 @@
-//! One HTTP stream: the host's callbacks to [`Session`] inputs.
+//! One HTTP stream: the host's callbacks to inputs of its session.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::Worker;
 use super::host::{Buffer, Host};
 use super::watchdog::Bodies;
-use crate::session::{Flow, Input, Rest, Session};
+use super::{SharedSession, Worker};
+use crate::session::{Flow, Input, Patience, Rest};
 
 /// One stream of a worker. Every callback says what the host shall do with the part that it is about.
 pub struct Stream {
     context: u32,
-    session: Rc<RefCell<Session>>,
+    session: SharedSession,
     /// Request body bytes that the session has been given.
     request_bytes: usize,
     /// Response body bytes that the session has been given and that are still held.
@@ -62,7 +61,14 @@ impl Stream {
         rest: Rest,
     ) -> Flow {
         if self.is_waiting() {
-            return Flow::Hold;
+            worker.waiting.body_came(self.context, rest);
+            let most = worker.vm.balancer.config().hold_max_bytes;
+            let patience = match size as u64 > most {
+                // The host may not buffer more, and would call the body too large.
+                true => Patience::Over,
+                false => Patience::Waits,
+            };
+            return self.run(worker, Input::Endpoints(patience));
         }
         if !self.is_holding() {
             return Flow::Continue;
@@ -72,11 +78,18 @@ impl Stream {
         let fresh = size.saturating_sub(known);
         let chunk = worker.vm.host.read(Buffer::RequestBody, known, fresh);
         self.request_bytes = size;
-        self.run(worker, Input::RequestBody(&chunk, rest))
+        let flow = self.run(worker, Input::RequestBody(&chunk, rest));
+        // If it waits from now on.
+        worker.waiting.body_came(self.context, rest);
+        flow
     }
 
     /// Request trailers.
     pub fn request_trailers<H: Host>(&mut self, worker: &mut Worker<H>) -> Flow {
+        if self.is_waiting() {
+            worker.waiting.body_came(self.context, Rest::End);
+            return self.run(worker, Input::Endpoints(Patience::Waits));
+        }
         self.run(worker, Input::RequestTrailers)
     }
 

@@ -1,11 +1,10 @@
 //! Requests that wait because it is not known yet which endpoints there are: at an Envoy's start, until its list
 //! of clusters is read for the first time.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use crate::session::Session;
+use super::SharedSession;
+use crate::session::Rest;
 
 /// So many ticks after its start a worker lets nobody wait any more: two seconds, of which the first list
 /// usually takes one tenth or two.
@@ -13,36 +12,78 @@ pub(super) const PATIENCE_TICKS: u64 = 20;
 /// Most requests that wait in one worker. Each may keep a body in the host's memory.
 const MOST: usize = 1_024;
 
+/// How much of a request's body the host holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Body {
+    /// No callback has come for it.
+    Unseen,
+    /// More is to come. Nothing may be let go from outside of its callbacks now (before version 1.37.6 Envoy loses
+    /// the piece that follows, issue 46841), and the next one comes soon enough.
+    Partly,
+    Whole,
+}
+
 /// Those that wait, by context.
 #[derive(Default)]
 pub(super) struct Waiting {
-    sessions: BTreeMap<u32, Rc<RefCell<Session>>>,
+    streams: BTreeMap<u32, (Body, SharedSession)>,
+    /// There are news that not all have been told.
+    news: bool,
 }
 
 impl Waiting {
     /// A request is to wait from now on. Says whether there is room.
-    pub(super) fn came(&mut self, context: u32, session: &Rc<RefCell<Session>>) -> bool {
-        let room = self.sessions.len() < MOST;
+    pub(super) fn came(&mut self, context: u32, session: &SharedSession) -> bool {
+        let room = self.streams.len() < MOST;
         if room {
-            self.sessions.insert(context, session.clone());
+            self.streams
+                .insert(context, (Body::Unseen, session.clone()));
         }
         room
     }
 
-    /// A request waits no more.
-    pub(super) fn left(&mut self, context: u32) {
-        self.sessions.remove(&context);
+    /// A piece of the body of a request that waits has come.
+    pub(super) fn body_came(&mut self, context: u32, rest: Rest) {
+        if let Some((body, _)) = self.streams.get_mut(&context) {
+            *body = match rest {
+                Rest::Open => Body::Partly,
+                Rest::End => Body::Whole,
+            };
+        }
     }
 
-    /// All that wait, who are to go.
-    pub(super) fn take(&mut self) -> BTreeMap<u32, Rc<RefCell<Session>>> {
-        std::mem::take(&mut self.sessions)
+    /// A request waits no more.
+    pub(super) fn left(&mut self, context: u32) {
+        self.streams.remove(&context);
+    }
+
+    /// Endpoints came, or it has been long enough.
+    pub(super) fn news_came(&mut self) {
+        self.news = true;
+    }
+
+    /// Whom to tell the news, now; the others once more is heard of them.
+    pub(super) fn take_news(&mut self) -> Vec<(u32, SharedSession)> {
+        if !std::mem::take(&mut self.news) {
+            return Vec::new();
+        }
+        let streams = self.streams.iter();
+        let tellable = streams.filter(|(_, (body, _))| *body != Body::Partly);
+        tellable
+            .map(|(context, (_, session))| (*context, session.clone()))
+            .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::rc::Rc;
+
+    fn told(waiting: &mut Waiting) -> Vec<u32> {
+        let told = waiting.take_news().into_iter();
+        told.map(|(context, _)| context).collect()
+    }
 
     #[test]
     fn there_is_room_for_so_many_and_again_when_some_have_left() {
@@ -54,7 +95,26 @@ mod tests {
         assert!(!waiting.came(5_000, &session));
         waiting.left(7);
         assert!(waiting.came(5_000, &session));
-        assert_eq!(waiting.take().len(), MOST);
-        assert!(waiting.take().is_empty());
+    }
+
+    #[test]
+    fn news_are_told_once_and_not_amid_a_body() {
+        let mut waiting = Waiting::default();
+        let session = Rc::default();
+        for context in 1..=4 {
+            waiting.came(context, &session);
+        }
+        waiting.body_came(2, Rest::Open);
+        waiting.body_came(3, Rest::Open);
+        waiting.body_came(3, Rest::End);
+        waiting.body_came(9, Rest::End);
+        assert_eq!(told(&mut waiting), [0; 0]);
+        waiting.news_came();
+        assert_eq!(told(&mut waiting), [1, 3, 4]);
+        assert_eq!(told(&mut waiting), [0; 0]);
+        waiting.left(4);
+        waiting.body_came(2, Rest::End);
+        waiting.news_came();
+        assert_eq!(told(&mut waiting), [1, 2, 3]);
     }
 }

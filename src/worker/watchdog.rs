@@ -2,12 +2,9 @@
 //!
 //! Only until the first body callback of all: it shows that the host is configured as it must be.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use super::TICK_MS;
-use crate::session::Session;
+use super::{SharedSession, TICK_MS};
 
 /// Whether body callbacks come while headers are held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +21,7 @@ pub(super) enum Bodies {
 pub(super) struct Watchdog {
     bodies: Bodies,
     /// By context, with the number of ticks before.
-    held: BTreeMap<u32, (u64, Rc<RefCell<Session>>)>,
+    held: BTreeMap<u32, (u64, SharedSession)>,
 }
 
 impl Watchdog {
@@ -42,7 +39,7 @@ impl Watchdog {
     }
 
     /// A request is held from now on.
-    pub(super) fn held(&mut self, context: u32, session: &Rc<RefCell<Session>>, ticks: u64) {
+    pub(super) fn held(&mut self, context: u32, session: &SharedSession, ticks: u64) {
         if self.bodies == Bodies::Unseen {
             self.held.insert(context, (ticks, session.clone()));
         }
@@ -54,11 +51,7 @@ impl Watchdog {
     }
 
     /// Those that have been held for `limit_ms` and are to go.
-    pub(super) fn take_overdue(
-        &mut self,
-        ticks: u64,
-        limit_ms: u64,
-    ) -> Vec<(u32, Rc<RefCell<Session>>)> {
+    pub(super) fn take_overdue(&mut self, ticks: u64, limit_ms: u64) -> Vec<(u32, SharedSession)> {
         // A request was held up to one tick after the one that it is dated by.
         let patience = limit_ms.div_ceil(u64::from(TICK_MS)).saturating_add(1);
         let overdue: Vec<u32> = self
@@ -78,6 +71,7 @@ impl Watchdog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::rc::Rc;
 
     fn overdue(watchdog: &mut Watchdog, ticks: u64) -> Vec<u32> {
         let overdue = watchdog.take_overdue(ticks, 1_000);

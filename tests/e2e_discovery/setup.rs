@@ -15,6 +15,8 @@ use warmroute::sim::replica::Profile;
 
 /// Between two readings of Envoy's list, in milliseconds: as shipped.
 pub const INTERVAL: u64 = 1_000;
+/// How often each worker looks what others have heard.
+const TICK: Duration = Duration::from_millis(100);
 /// Requests that must agree on where requests go; each has a connection of its own, so that it may come to any
 /// worker.
 const WITNESSES: usize = 24;
@@ -195,7 +197,12 @@ impl Discovering {
             let asked = begun.elapsed();
             let is_late =
                 asked >= limit && (self.readings().await >= enough || asked >= limit + SETTLE);
-            let picks = self.picks().await;
+            let mut picks = self.picks().await;
+            if picks == expected {
+                // A worker that does not know yet may have had too few requests to show it.
+                tokio::time::sleep(2 * TICK).await;
+                picks = self.picks().await;
+            }
             if picks == expected {
                 break asked;
             }

@@ -1,4 +1,4 @@
-//! The balancer as sessions and the shell use it, with a store of its own.
+//! The balancer as sessions and the worker use it, with a store of its own.
 
 mod candidates;
 mod engines;

@@ -30,7 +30,7 @@ fn who_comes_before_the_list_waits_for_it_and_goes_with_it() {
     let second = come(&mut worker, 8);
     let mut gone = come(&mut worker, 9);
     assert_eq!(first.request_body(&mut worker, 5, Rest::Open), Flow::Hold);
-    assert_eq!(first.request_body(&mut worker, 9, Rest::End), Flow::Hold);
+    assert_eq!(first.request_body(&mut worker, 9, Rest::Open), Flow::Hold);
     assert_eq!(first.request_trailers(&mut worker), Flow::Hold);
     gone.closed(&mut worker);
     worker.tick_after(100);
@@ -101,6 +101,33 @@ fn nobody_waits_longer_than_two_seconds_after_the_start() {
 }
 
 #[test]
+fn who_finds_no_room_or_has_too_long_a_body_is_refused_at_once() {
+    let fake = Fake::default();
+    let mut worker = asked(
+        &fake,
+        &FOUND.replacen('{', r#"{"hold": {"max_bytes": 1000}, "#, 1),
+    );
+    let mut streams: Vec<Stream> = (0..1_024).map(|one| come(&mut worker, 10 + one)).collect();
+    assert_eq!(fake.done.take(), [""; 0]);
+    let refused = |done: Vec<String>| {
+        let mut replies = done
+            .iter()
+            .filter(|line| line.starts_with("reply 503 warmroute_no_endpoint"));
+        (replies.next().is_some(), replies.count())
+    };
+    streams.push(come(&mut worker, 9));
+    assert_eq!(refused(fake.done.take()), (true, 0));
+    let mut first = streams.swap_remove(0);
+    let flow = first.request_body(&mut worker, 1_000, Rest::Open);
+    assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
+    let flow = first.request_body(&mut worker, 1_001, Rest::Open);
+    assert_eq!((flow, refused(fake.done.take())), (Flow::Hold, (true, 0)));
+    // Its place is free.
+    streams.push(come(&mut worker, 8));
+    assert_eq!(fake.done.take(), [""; 0]);
+}
+
+#[test]
 fn who_is_answered_by_the_host_waits_no_more() {
     let fake = Fake::default();
     let mut worker = asked(&fake, FOUND);
@@ -145,4 +172,151 @@ fn a_body_that_is_read_is_waited_with_too() {
     worker.tick();
     let name = "outcome=.=complete;.;warmroute_parse_total";
     assert_eq!(fake.metric(name), 1);
+}
+
+#[test]
+fn amid_a_body_a_request_goes_with_the_next_piece() {
+    for policy in ["round_robin", "prefix_hash"] {
+        let fake = Fake::default();
+        let json = FOUND.replace("round_robin", policy);
+        let json = json.replacen('{', r#"{"hold": {"max_bytes": 10}, "#, 1);
+        let mut worker = asked(&fake, &json);
+        let mut stream = come(&mut worker, 7);
+        fake.buffer_is(Buffer::RequestBody, b"{\"model\": \"m\", ");
+        let flow = stream.request_body(&mut worker, 10, Rest::Open);
+        assert_eq!(flow, Flow::Hold, "{policy}");
+        worker.tick();
+        worker.answer(0, 200, LIST);
+        worker.tick();
+        assert_eq!(fake.done.take(), [""; 0], "{policy}");
+        let flow = stream.request_body(&mut worker, 14, Rest::Open);
+        assert_eq!(flow, Flow::Continue, "{policy}");
+        assert_eq!(fake.done.take(), [DESTINATION], "{policy}");
+        worker.tick();
+        assert_eq!(fake.done.take(), [""; 0], "{policy}");
+    }
+}
+
+#[test]
+fn a_list_without_endpoints_is_no_reason_to_give_up() {
+    let fake = Fake::default();
+    let mut worker = asked(
+        &fake,
+        &FOUND.replace(
+            r#""timeout_ms""#,
+            r#""verdicts": ["engines"], "timeout_ms""#,
+        ),
+    );
+    let _waits = come(&mut worker, 7);
+    let empty = [
+        &br#"{"cluster_statuses": [{"name": "engines"}]}"#[..],
+        br#"{"cluster_statuses": [{"name": "vllm"}, {"name": "engines"}]}"#,
+        br#"{"cluster_statuses": [{"name": "vllm"}, {"name": "engines"}]}"#,
+    ];
+    for (token, empty) in (0..).zip(empty) {
+        worker.tick_after(200);
+        worker.answer(token, 200, empty);
+        worker.tick();
+        let done = fake.done.take();
+        let quiet = |line: &String| line.starts_with("context ");
+        assert!(done.iter().all(quiet), "{done:?}");
+    }
+    // A worker that begins with what others have heard waits too.
+    let twin = fake.twin();
+    let mut late = asked(&twin, FOUND);
+    let _waits_too = come(&mut late, 8);
+    worker.tick_after(200);
+    worker.answer(3, 200, LIST);
+    late.tick();
+    for done in [fake.done.take(), twin.done.take()] {
+        assert!(done.contains(&DESTINATION.into()), "{done:?}");
+    }
+}
+
+#[test]
+fn each_pool_is_awaited_for_itself() {
+    let fake = Fake::default();
+    let mut worker = asked(
+        &fake,
+        r#"{"pools": [
+            {"name": "a", "models": ["a"], "clusters": ["vllm"], "policy": {"name": "round_robin"}},
+            {"name": "b", "clusters": ["other"], "policy": {"name": "round_robin"}}
+        ], "discovery": {"cluster": "admin", "interval_ms": 1000, "timeout_ms": 500}}"#,
+    );
+    let mut streams = [("a", 7), ("b", 8)].map(|(model, context)| {
+        let mut stream = come(&mut worker, context);
+        let body =
+            format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hi"}}]}}"#);
+        fake.buffer_is(Buffer::RequestBody, body.as_bytes());
+        let flow = stream.request_body(&mut worker, body.len(), Rest::End);
+        assert_eq!(flow, Flow::Hold);
+        stream
+    });
+    worker.tick();
+    worker.answer(0, 200, LIST);
+    let done = ["context 7", DESTINATION, "resume", "context 8", "context 1"];
+    assert_eq!(fake.done.take(), done);
+    streams[0].closed(&mut worker);
+    let other = String::from_utf8_lossy(LIST).replace("vllm", "other");
+    worker.tick_after(1_000);
+    worker.answer(1, 200, other.as_bytes());
+    let done = ["context 8", DESTINATION, "resume", "context 1"];
+    assert_eq!(fake.done.take(), done);
+}
+
+#[test]
+fn a_model_that_nobody_serves_yet_is_waited_for() {
+    let fake = Fake::default();
+    let mut worker = asked(
+        &fake,
+        &FOUND.replacen(
+            '{',
+            r#"{"endpoints": [{"address": "10.0.0.9:80", "models": ["other"]}], "#,
+            1,
+        ),
+    );
+    let mut stream = come(&mut worker, 7);
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
+    fake.buffer_is(Buffer::RequestBody, body);
+    let flow = stream.request_body(&mut worker, body.len(), Rest::End);
+    assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
+    worker.tick();
+    worker.answer(0, 200, LIST);
+    let done = ["context 7", DESTINATION, "resume", "context 1"];
+    assert_eq!(fake.done.take(), done);
+}
+
+#[test]
+fn so_are_those_that_the_watchdog_finds() {
+    let fake = Fake::default();
+    let json = FOUND.replace("round_robin", "prefix_hash");
+    let mut worker = asked(
+        &fake,
+        &json.replacen('{', r#"{"hold": {"watchdog_ms": 3000}, "#, 1),
+    );
+    let streams: Vec<Stream> = (0..100).map(|one| come(&mut worker, 10 + one)).collect();
+    let refused = refusals(&mut worker, 40);
+    assert_eq!(refused[31..36], [32, 32, 32, 4, 0], "{refused:?}");
+    drop(streams);
+}
+
+/// How many are refused with each of so many ticks.
+fn refusals(worker: &mut Worker<Fake>, ticks: usize) -> Vec<usize> {
+    let counts = (0..ticks).map(|_| {
+        worker.tick_after(100);
+        let done = worker.vm.host.done.take();
+        let replies = done.iter().filter(|line| line.starts_with("reply 503"));
+        replies.count()
+    });
+    counts.collect()
+}
+
+#[test]
+fn many_are_refused_a_few_at_a_time() {
+    let fake = Fake::default();
+    let mut worker = asked(&fake, FOUND);
+    let streams: Vec<Stream> = (0..100).map(|one| come(&mut worker, 10 + one)).collect();
+    let refused = refusals(&mut worker, 25);
+    assert_eq!(refused[20..], [32, 32, 32, 4, 0], "{refused:?}");
+    drop(streams);
 }
