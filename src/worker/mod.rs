@@ -250,7 +250,9 @@ impl<H: Host> Worker<H> {
         while replies < MOST_REPLIES
             && let Some((context, session)) = streams.next()
         {
-            if self.tell(context, &session, input()) == Flow::Hold {
+            let flow = self.tell(context, &session, input());
+            let waits = session.try_borrow().is_ok_and(|one| one.is_waiting());
+            if flow == Flow::Hold && !waits {
                 replies += 1;
             }
         }
