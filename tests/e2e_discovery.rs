@@ -21,11 +21,11 @@ mod setup;
 use admin::{Admin, Behaviour};
 use gauges::Gauges;
 use serde_json::{Value, json};
-use setup::{INTERVAL, chat, fleet};
+use setup::{Discovering, INTERVAL, Options, chat, fleet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::check::{CASE_HEADER, SETTLE, at_rest, becomes, decided, sha256, unharmed};
-use support::client::{Call, Protocol};
+use support::client::{Answer, Call, Protocol};
 use support::config::{EnvoyConfig, member};
 use support::fleet::patient;
 use support::mock::{Fault, Mock};
@@ -496,76 +496,92 @@ fn long_call(number: usize) -> Call {
     Call::chat(&body).header(CASE_HEADER, &hash)
 }
 
-/// Who comes before it is known which endpoints there are waits for that, with its body.
-async fn first_come(workers: u32) {
-    for policy in ["round_robin", "prefix_hash"] {
-        let admin = Admin::start().await;
-        admin.set(Behaviour::Hangup);
-        let mut options = fleet(2);
-        options.admin = Some(admin.address());
-        options.plugin = json!({ "policy": {"name": policy} });
-        let calls: Vec<Call> = (0..16).map(long_call).collect();
-        let mut one = options.start(workers).await;
-        let mut coming = JoinSet::new();
-        for (call, protocol) in calls.into_iter().zip(Protocol::ALL.iter().cycle()) {
-            let client = one.fleet.client(*protocol);
-            coming.spawn(async move { client.send(call).await.unwrap().status });
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(one.fleet.mocks.iter().all(|mock| mock.seen().is_empty()));
-        admin.tells(&one.addresses([0, 1]));
-        let statuses = coming.join_all().await;
-        assert_eq!(statuses, [200; 16], "{policy}");
-        for mock in &one.fleet.mocks {
-            for seen in mock.seen() {
-                let mut headers = seen.headers.iter();
-                let (_, hash) = headers.find(|(name, _)| name == CASE_HEADER).unwrap();
-                assert_eq!(seen.body_sha256.as_bytes(), hash);
-            }
-        }
-        unharmed(&mut one.fleet).await;
-    }
-}
+/// Three tries to be there before it is too late to wait, for a busy machine.
+const TRIES: usize = 3;
+/// Of the two seconds that requests wait after a worker's start, what may be over when the list comes.
+const IN_TIME: Duration = Duration::from_millis(1_200);
 
-with_one_and_four_workers!(requests_wait_for_the_first_list: first_come);
-
-/// The same, in four pieces over half a second.
-fn long_call_in_pieces(number: usize) -> Call {
-    let mut body = chat(number);
-    body["messages"][0]["content"] = json!("long ".repeat(40_000));
-    let body = body.to_string().into_bytes();
-    let hash = sha256(&body);
-    let pieces = body.chunks(body.len().div_ceil(4));
-    let pieces = pieces.map(|piece| piece.to_vec().into()).collect();
-    let pause = Duration::from_millis(150);
-    Call::trickle("/v1/chat/completions", pieces, pause).header(CASE_HEADER, &hash)
-}
-
-/// A body of which only a part was there when the list came gets to the engine whole, and once.
-async fn amid_a_body(adjust: fn(&mut EnvoyConfig, &[SocketAddr])) {
+/// Whether all these calls are answered, where Envoy's list comes `after` them, and each gets to an engine as it
+/// was sent. `None` if the list came too late.
+async fn all_arrive(
+    mut options: Options,
+    workers: u32,
+    calls: Vec<Call>,
+    after: Duration,
+) -> Option<()> {
+    let sent = calls.len();
     let admin = Admin::start().await;
     admin.set(Behaviour::Hangup);
-    let mut options = fleet(2);
     options.admin = Some(admin.address());
-    options.adjust = adjust;
-    let calls: Vec<Call> = (0..8).map(long_call_in_pieces).collect();
-    let mut one = options.start(1).await;
+    let mut one = options.start(workers).await;
+    let started = Instant::now();
     let mut coming = JoinSet::new();
     for (call, protocol) in calls.into_iter().zip(Protocol::ALL.iter().cycle()) {
         let client = one.fleet.client(*protocol);
         coming.spawn(async move { client.send(call).await.unwrap().status });
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(after).await;
+    assert!(one.fleet.mocks.iter().all(|mock| mock.seen().is_empty()));
     admin.tells(&one.addresses([0, 1]));
-    assert_eq!(coming.join_all().await, [200; 8]);
+    if started.elapsed() > IN_TIME {
+        return None;
+    }
+    assert_eq!(coming.join_all().await, vec![200; sent]);
     let seen: Vec<_> = one.fleet.mocks.iter().flat_map(Mock::seen).collect();
-    assert_eq!(seen.len(), 8);
+    assert_eq!(seen.len(), sent);
     for seen in seen {
         let mut headers = seen.headers.iter();
         let (_, hash) = headers.find(|(name, _)| name == CASE_HEADER).unwrap();
         assert_eq!(seen.body_sha256.as_bytes(), hash);
     }
     unharmed(&mut one.fleet).await;
+    Some(())
+}
+
+/// Who comes before it is known which endpoints there are waits for that, with its body.
+async fn first_come(workers: u32) {
+    for policy in ["round_robin", "prefix_hash"] {
+        let mut tries = 0;
+        loop {
+            let mut options = fleet(2);
+            options.plugin = json!({ "policy": {"name": policy} });
+            let calls = (0..16).map(long_call).collect();
+            let after = Duration::from_millis(200);
+            if all_arrive(options, workers, calls, after).await.is_some() {
+                break;
+            }
+            tries += 1;
+            assert!(tries < TRIES, "the list never came in time");
+        }
+    }
+}
+
+with_one_and_four_workers!(requests_wait_for_the_first_list: first_come);
+
+/// The same, in ten pieces over a second.
+fn long_call_in_pieces(number: usize) -> Call {
+    let mut body = chat(number);
+    body["messages"][0]["content"] = json!("long ".repeat(40_000));
+    let body = body.to_string().into_bytes();
+    let hash = sha256(&body);
+    let pieces = body.chunks(body.len().div_ceil(10));
+    let pieces = pieces.map(|piece| piece.to_vec().into()).collect();
+    let pause = Duration::from_millis(100);
+    Call::trickle("/v1/chat/completions", pieces, pause).header(CASE_HEADER, &hash)
+}
+
+/// A body of which only a part was there when the list came gets to the engine whole, and once.
+async fn amid_a_body(adjust: fn(&mut EnvoyConfig, &[SocketAddr])) {
+    for _ in 0..TRIES {
+        let mut options = fleet(2);
+        options.adjust = adjust;
+        let calls = (0..8).map(long_call_in_pieces).collect();
+        let after = Duration::from_millis(400);
+        if all_arrive(options, 1, calls, after).await.is_some() {
+            return;
+        }
+    }
+    panic!("the list never came in time");
 }
 
 #[tokio::test]
@@ -590,50 +606,85 @@ async fn a_body_that_is_not_yet_whole_is_whole_in_the_end_on_an_older_envoy() {
     .await;
 }
 
+/// Asks so many times at once, while Envoy's list is not there; it comes if `members` are some. The answers and
+/// how long they took.
+async fn crowd(
+    one: &Discovering,
+    admin: &Admin,
+    members: &[SocketAddr],
+) -> Vec<(Answer, Duration)> {
+    let client = one.fleet.client(Protocol::Http2);
+    let mut coming = JoinSet::new();
+    for number in 0..CROWD {
+        let client = client.clone();
+        coming.spawn(async move {
+            let begun = Instant::now();
+            let answer = client.send(Call::chat(&chat(number))).await.unwrap();
+            (answer, begun.elapsed())
+        });
+    }
+    if !members.is_empty() {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        admin.tells(members);
+    }
+    coming.join_all().await
+}
+
+/// More than may be let go at once.
+const CROWD: usize = 600;
+
+/// Whether they came in time to wait.
+fn waited(answers: &[(Answer, Duration)]) -> bool {
+    let long = |(_, took): &&(Answer, Duration)| *took > Duration::from_millis(200);
+    answers.iter().filter(long).count() > CROWD / 2
+}
+
 /// However many are refused at once, the filter lives on.
 #[tokio::test]
 async fn a_crowd_that_waited_in_vain_is_refused() {
-    let admin = Admin::start().await;
-    admin.set(Behaviour::Silent);
-    let mut options = fleet(1);
-    options.admin = Some(admin.address());
-    let mut one = options.start(1).await;
-    let client = one.fleet.client(Protocol::Http2);
-    let mut coming = JoinSet::new();
-    for number in 0..600 {
-        let client = client.clone();
-        coming.spawn(async move {
-            let answer = client.send(Call::chat(&chat(number))).await.unwrap();
-            (answer.status, answer.header("x-warmroute-reason"))
-        });
+    for _ in 0..TRIES {
+        let admin = Admin::start().await;
+        admin.set(Behaviour::Silent);
+        let mut options = fleet(1);
+        options.admin = Some(admin.address());
+        let mut one = options.start(1).await;
+        let answers = crowd(&one, &admin, &[]).await;
+        for (answer, _) in &answers {
+            let reason = answer.header("x-warmroute-reason");
+            assert_eq!((answer.status, reason.as_str()), (503, "no_endpoint"));
+        }
+        admin.tells(&one.addresses([0]));
+        let [a] = one.names();
+        one.picks_are(&[&a], FOLLOWED).await;
+        unharmed(&mut one.fleet).await;
+        if waited(&answers) {
+            return;
+        }
     }
-    for answer in coming.join_all().await {
-        assert_eq!(answer, (503, "no_endpoint".to_owned()));
-    }
-    let log = one.fleet.envoy.log();
-    assert!(!log.contains("call stack"), "{log}");
-    admin.tells(&one.addresses([0]));
-    let [a] = one.names();
-    one.picks_are(&[&a], FOLLOWED).await;
-    unharmed(&mut one.fleet).await;
+    panic!("nobody came in time");
 }
 
-/// Where nothing is heard for long, nobody is kept: an honest 503.
+/// However many are let go at once, even where each then comes to the filter again.
 #[tokio::test]
-async fn nobody_waits_for_ever_for_a_list() {
-    let admin = Admin::start().await;
-    admin.set(Behaviour::Silent);
-    let mut options = fleet(1);
-    options.admin = Some(admin.address());
-    let mut one = options.start(4).await;
-    let client = one.fleet.client(Protocol::Http1);
-    for _ in 0..2 {
-        let answer = client.send(Call::chat(&chat(0))).await.unwrap();
-        assert_eq!(answer.status, 503, "{}", answer.text());
-        assert_eq!(answer.header("x-warmroute-reason"), "no_endpoint");
+async fn a_crowd_that_waited_goes_without_body_callbacks_too() {
+    for _ in 0..TRIES {
+        let admin = Admin::start().await;
+        admin.set(Behaviour::Hangup);
+        let mut options = fleet(1);
+        options.admin = Some(admin.address());
+        options.adjust = |config, _| {
+            let wasm = config.wasm().unwrap().as_object_mut().unwrap();
+            wasm.remove("allow_on_headers_stop_iteration").unwrap();
+        };
+        let mut one = options.start(1).await;
+        let answers = crowd(&one, &admin, &one.addresses([0])).await;
+        assert!(!one.fleet.envoy.log().contains("call stack"));
+        let failed = answers.iter().filter(|(answer, _)| answer.status != 200);
+        let failed = failed.count();
+        unharmed(&mut one.fleet).await;
+        if waited(&answers) && failed == 0 {
+            return;
+        }
     }
-    admin.tells(&one.addresses([0]));
-    let [a] = one.names();
-    one.picks_are(&[&a], FOLLOWED).await;
-    unharmed(&mut one.fleet).await;
+    panic!("nobody came in time, or some were lost");
 }

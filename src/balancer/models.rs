@@ -52,7 +52,7 @@ impl Balancer {
             let name = percent_decoded(rest.strip_prefix(b"/")?)?;
             match self.catalogue.card(store, &members, &name) {
                 Some(card) => card.json,
-                None if self.catalogue.is_unknown(&members, &name) => {
+                None if self.is_complete() && self.catalogue.is_unknown(&members, &name) => {
                     return Some(Reply::refusal(Refusal::UnknownModel, None, Some(&name)));
                 }
                 None => return None,

@@ -94,6 +94,12 @@ impl Balancer {
         pool.is_some_and(|pool| pool.members == Members::Awaited)
     }
 
+    /// Whether no pool is awaited.
+    pub(super) fn is_complete(&self) -> bool {
+        let mut pools = self.pools.iter();
+        pools.all(|pool| pool.members == Members::Known)
+    }
+
     /// Takes the endpoints that are known for all there are.
     pub fn await_no_longer(&mut self) {
         for pool in &mut self.pools {
@@ -102,20 +108,22 @@ impl Balancer {
     }
 
     /// Makes the pool consist of the configured endpoints and of `found`, of which those that are configured
-    /// too stay as configured. Says whether that changed it.
+    /// too stay as configured. Says whether that changed it, or
+    /// showed that nobody else is to be awaited.
     ///
     /// Requests that are under way are not touched: what they hold is kept by endpoint, not by pool.
     pub fn adopt(&mut self, pool: usize, found: &[Endpoint]) -> bool {
         let Some(state) = self.pools.get_mut(pool) else {
             return false;
         };
-        if !found.is_empty() {
+        let awaited = state.members == Members::Awaited && !found.is_empty();
+        if awaited {
             state.members = Members::Known;
         }
         let configured = state.fixed.endpoints().iter();
         let members = Pool::new(configured.chain(found).cloned().collect());
         if members == state.config.pool {
-            return false;
+            return awaited;
         }
         let mut config = state.config.clone();
         config.pool = members;

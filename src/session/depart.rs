@@ -14,6 +14,11 @@ use crate::state::ledger::Reservation;
 use crate::steer;
 use crate::tokens::{Lesson, ResponseReader};
 
+/// Where endpoints are awaited, it will not be long.
+const SOON: Refusal = Refusal::NoEndpoint {
+    retry_after_ms: 1_000,
+};
+
 /// Picks, reserves, and lets the request go.
 pub(super) fn depart<S: Store + ?Sized>(
     balancer: &mut Balancer,
@@ -54,6 +59,10 @@ pub(super) fn depart<S: Store + ?Sized>(
             return (State::Waiting(Box::new(Waiting { api, request })), effects);
         }
         Err(refusal) => {
+            let refusal = match refusal {
+                Refusal::UnknownModel if balancer.awaits_members(pool) => SOON,
+                refusal => refusal,
+            };
             let reply = Reply::refusal(refusal, api, model);
             return refused(balancer.config(), reply, events);
         }

@@ -60,28 +60,37 @@ impl Stream {
         size: usize,
         rest: Rest,
     ) -> Flow {
-        if self.is_waiting() {
-            worker.waiting.body_came(self.context, rest);
-            let most = worker.vm.balancer.config().hold_max_bytes;
-            let patience = match size as u64 > most {
-                // The host may not buffer more, and would call the body too large.
-                true => Patience::Over,
-                false => Patience::Waits,
-            };
-            return self.run(worker, Input::Endpoints(patience));
-        }
-        if !self.is_holding() {
+        if !self.is_waiting() && !self.is_holding() {
             return Flow::Continue;
         }
         worker.watchdog.body_came();
+        if self.is_waiting() {
+            return self.body_of_who_waits(worker, size, rest);
+        }
         let known = self.request_bytes;
         let fresh = size.saturating_sub(known);
         let chunk = worker.vm.host.read(Buffer::RequestBody, known, fresh);
         self.request_bytes = size;
-        let flow = self.run(worker, Input::RequestBody(&chunk, rest));
-        // If it waits from now on.
+        match self.run(worker, Input::RequestBody(&chunk, rest)) {
+            Flow::Hold if self.is_waiting() => self.body_of_who_waits(worker, size, rest),
+            flow => flow,
+        }
+    }
+
+    fn body_of_who_waits<H: Host>(
+        &mut self,
+        worker: &mut Worker<H>,
+        size: usize,
+        rest: Rest,
+    ) -> Flow {
         worker.waiting.body_came(self.context, rest);
-        flow
+        let most = worker.vm.balancer.config().hold_max_bytes;
+        let patience = match size as u64 > most {
+            // The host may not buffer more, and would call the body too large.
+            true => Patience::Over,
+            false => Patience::Waits,
+        };
+        self.run(worker, Input::Endpoints(patience))
     }
 
     /// Request trailers.

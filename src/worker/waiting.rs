@@ -1,13 +1,13 @@
 //! Requests that wait because it is not known yet which endpoints there are: at an Envoy's start, until its list
-//! of clusters is read for the first time.
+//! of clusters names one.
 
 use std::collections::BTreeMap;
 
 use super::SharedSession;
 use crate::session::Rest;
 
-/// So many ticks after its start a worker lets nobody wait any more: two seconds, of which the first list
-/// usually takes one tenth or two.
+/// With so many ticks a worker lets nobody wait any more: two seconds, of which the first list usually takes one
+/// tenth or two.
 pub(super) const PATIENCE_TICKS: u64 = 20;
 /// Most requests that wait in one worker. Each may keep a body in the host's memory.
 const MOST: usize = 1_024;

@@ -36,6 +36,7 @@ fn who_comes_before_the_list_waits_for_it_and_goes_with_it() {
     worker.tick_after(100);
     assert_eq!(fake.done.take(), [""; 0]);
     worker.answer(0, 200, LIST);
+    worker.tick();
     assert_eq!(
         fake.done.take(),
         [
@@ -167,6 +168,7 @@ fn a_body_that_is_read_is_waited_with_too() {
     assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
     worker.tick();
     worker.answer(0, 200, LIST);
+    worker.tick();
     let done = ["context 7", DESTINATION, "resume", "context 1"];
     assert_eq!(fake.done.take(), done);
     worker.tick();
@@ -227,6 +229,7 @@ fn a_list_without_endpoints_is_no_reason_to_give_up() {
     let _waits_too = come(&mut late, 8);
     worker.tick_after(200);
     worker.answer(3, 200, LIST);
+    worker.tick();
     late.tick();
     for done in [fake.done.take(), twin.done.take()] {
         assert!(done.contains(&DESTINATION.into()), "{done:?}");
@@ -244,8 +247,8 @@ fn each_pool_is_awaited_for_itself() {
         ], "discovery": {"cluster": "admin", "interval_ms": 1000, "timeout_ms": 500}}"#,
     );
     // More of the one that is awaited for longer than are answered at once.
-    let models = (100..150).map(|context| ("b", context));
-    let models = models.chain([("a", 200)]);
+    let models = (100..240).map(|context| ("b", context));
+    let models = models.chain([("a", 300)]);
     let sent = models.map(|(model, context)| {
         let mut stream = come(&mut worker, context);
         let body =
@@ -259,15 +262,20 @@ fn each_pool_is_awaited_for_itself() {
     let resumed = |done: Vec<String>| done.iter().filter(|line| *line == "resume").count();
     worker.tick();
     worker.answer(0, 200, LIST);
+    worker.tick();
     let done = fake.done.take();
-    let last = ["context 200", DESTINATION, "resume", "context 1"];
+    let last = ["context 300", DESTINATION, "resume", "context 1"];
     assert_eq!(done[done.len() - 4..], last);
     assert_eq!(resumed(done), 1);
     sent.pop().unwrap().closed(&mut worker);
     let other = String::from_utf8_lossy(LIST).replace("vllm", "other");
     worker.tick_after(1_000);
     worker.answer(1, 200, other.as_bytes());
-    assert_eq!(resumed(fake.done.take()), 50);
+    let rounds = [(); 3].map(|()| {
+        worker.tick();
+        resumed(fake.done.take())
+    });
+    assert_eq!(rounds, [128, 12, 0], "so many at once");
 }
 
 #[test]
@@ -288,6 +296,7 @@ fn a_model_that_nobody_serves_yet_is_waited_for() {
     assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
     worker.tick();
     worker.answer(0, 200, LIST);
+    worker.tick();
     let done = ["context 7", DESTINATION, "resume", "context 1"];
     assert_eq!(fake.done.take(), done);
 }
@@ -322,7 +331,76 @@ fn many_are_refused_a_few_at_a_time() {
     let fake = Fake::default();
     let mut worker = asked(&fake, FOUND);
     let streams: Vec<Stream> = (0..100).map(|one| come(&mut worker, 10 + one)).collect();
-    let refused = refusals(&mut worker, 25);
-    assert_eq!(refused[20..], [32, 32, 32, 4, 0], "{refused:?}");
+    let refused = refusals(&mut worker, 24);
+    assert_eq!(refused[19..], [32, 32, 32, 4, 0], "{refused:?}");
     drop(streams);
+}
+
+#[test]
+fn those_that_waited_and_those_that_the_watchdog_finds_are_counted_together() {
+    let fake = Fake::default();
+    let json = FOUND.replace("round_robin", "prefix_hash");
+    let mut worker = asked(&fake, &json);
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
+    let early: Vec<Stream> = (0..40).map(|one| come(&mut worker, 10 + one)).collect();
+    // By its watchdog, after a quarter of a second.
+    for _ in 0..17 {
+        worker.tick_after(100);
+    }
+    fake.buffer_is(Buffer::RequestBody, body);
+    let late: Vec<Stream> = (0..40).map(|one| come(&mut worker, 60 + one)).collect();
+    let refused = refusals(&mut worker, 7);
+    assert_eq!(refused.iter().sum::<usize>(), 80, "{refused:?}");
+    assert!(refused.iter().all(|count| *count <= 32), "{refused:?}");
+    drop((early, late));
+}
+
+#[test]
+fn who_cannot_wait_for_a_model_is_told_to_come_again() {
+    let fake = Fake::default();
+    let json = FOUND.replacen(
+        '{',
+        r#"{"endpoints": [{"address": "10.0.0.9:80", "models": ["other"]}], "hold": {"max_bytes": 30}, "#,
+        1,
+    );
+    let mut worker = asked(&fake, &json);
+    let mut stream = come(&mut worker, 7);
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
+    fake.buffer_is(Buffer::RequestBody, body);
+    let flow = stream.request_body(&mut worker, body.len(), Rest::Open);
+    let done = fake.done.take();
+    let replied = |line: &String| line.starts_with("reply 503 warmroute_no_endpoint");
+    assert!(flow == Flow::Hold && done.iter().any(replied), "{done:?}");
+    // Once it is known who there is, nobody serves it for good.
+    for _ in 0..20 {
+        worker.tick_after(100);
+    }
+    fake.done.take();
+    let mut late = come(&mut worker, 8);
+    late.request_body(&mut worker, body.len(), Rest::End);
+    let done = fake.done.take();
+    let unknown = |line: &String| line.starts_with("reply 404 warmroute_unknown_model");
+    assert!(done.iter().any(unknown), "{done:?}");
+}
+
+#[test]
+fn a_list_that_adds_nobody_ends_the_wait_too() {
+    let fake = Fake::default();
+    let json = FOUND.replacen(
+        '{',
+        r#"{"endpoints": [{"address": "10.0.0.1:80", "models": ["other"]}], "#,
+        1,
+    );
+    let mut worker = asked(&fake, &json);
+    let mut stream = come(&mut worker, 7);
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
+    fake.buffer_is(Buffer::RequestBody, body);
+    let flow = stream.request_body(&mut worker, body.len(), Rest::End);
+    assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
+    worker.tick();
+    worker.answer(0, 200, LIST);
+    worker.tick();
+    let done = fake.done.take();
+    let unknown = |line: &String| line.starts_with("reply 404 warmroute_unknown_model");
+    assert!(done.iter().any(unknown), "{done:?}");
 }
