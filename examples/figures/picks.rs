@@ -1,7 +1,7 @@
 //! Picks that race on four workers: bounds, and the spread of simultaneous requests.
 
 use crate::Figure;
-use crate::decision::{chat, clients, explained, held, pools, until_idle, with};
+use crate::decision::{change, chat, clients, explained, held, pools, until_idle, with};
 use crate::support::config::{EnvoyConfig, Mode};
 use crate::support::fleet::Fleet;
 use crate::waves::{Replay, distinct, open_all, replay};
@@ -20,7 +20,9 @@ const SETTLE: Duration = Duration::from_secs(30);
 
 /// Waves of requests that stay, replayed one pick after the other.
 pub async fn bounds() -> Result<Vec<Figure>, String> {
-    let fleet = Fleet::try_start(explained(Mode::OriginalDst, WORKERS, ENDPOINTS)).await?;
+    let mut options = explained(Mode::OriginalDst, WORKERS, ENDPOINTS);
+    options.adjust = |config| change(config, &json!({ "policy": {"name": "prefix_hash"} }));
+    let fleet = Fleet::try_start(options).await?;
     // HTTP/2 for every second one, so that connections last and every worker has some.
     let clients = clients(&fleet, CLIENTS);
     let prober = clients.last().ok_or("no client")?;
