@@ -76,6 +76,13 @@ struct Waiting {
     request: InferenceRequest,
 }
 
+impl Waiting {
+    /// The pool whose endpoints it waits for.
+    fn pool(&self, balancer: &Balancer) -> usize {
+        balancer.pool_for(self.request.model.as_deref())
+    }
+}
+
 /// A request that is on its way.
 struct Flight {
     /// `None` for what is no inference call: nothing is learned from its answer.
@@ -175,9 +182,14 @@ impl Session {
                 effects.events.push(Event::WatchdogFired);
                 (state, effects)
             }
-            (State::Waiting(waiting), Input::Endpoints(patience)) => {
+            (State::Waiting(waiting), Input::Endpoints(Patience::Waits))
+                if balancer.awaits_members(waiting.pool(balancer)) =>
+            {
+                (State::Waiting(waiting), Effects::hold())
+            }
+            (State::Waiting(waiting), Input::Endpoints(_)) => {
                 let Waiting { api, request } = *waiting;
-                depart::depart(balancer, moment, api, &request, Vec::new(), patience)
+                depart::depart(balancer, moment, api, &request, Vec::new(), Patience::Over)
             }
             // Envoy itself has answered.
             (State::Waiting(_), Input::ResponseHeaders(_)) => (State::Over, Effects::pass()),

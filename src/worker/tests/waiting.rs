@@ -21,6 +21,36 @@ fn come(worker: &mut Worker<Fake>, context: u32) -> Stream {
     stream
 }
 
+/// The same, for a model, with a body that is read.
+fn come_for(worker: &mut Worker<Fake>, context: u32, model: &str) -> Stream {
+    let mut stream = come(worker, context);
+    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hi"}}]}}"#);
+    worker
+        .vm
+        .host
+        .buffer_is(Buffer::RequestBody, body.as_bytes());
+    let flow = stream.request_body(worker, body.len(), Rest::End);
+    assert_eq!(flow, Flow::Hold);
+    stream
+}
+
+/// Envoy's list comes, to the first question.
+fn list_comes(worker: &mut Worker<Fake>) {
+    worker.tick();
+    worker.answer(0, 200, LIST);
+    worker.tick();
+}
+
+/// Who comes now goes at once.
+fn nobody_is_held(fake: &Fake, worker: &mut Worker<Fake>) {
+    let mut stream = Stream::new(900);
+    let flow = stream.request_headers(worker, Rest::Open);
+    assert_eq!(
+        (flow, fake.done.take()),
+        (Flow::Continue, vec![DESTINATION.into()])
+    );
+}
+
 #[test]
 fn who_comes_before_the_list_waits_for_it_and_goes_with_it() {
     let fake = Fake::default();
@@ -52,12 +82,7 @@ fn who_comes_before_the_list_waits_for_it_and_goes_with_it() {
     assert_eq!(worker.in_flight().requests, 2);
     drop((first, second));
     // Who comes later is not held.
-    let mut late = Stream::new(10);
-    let flow = late.request_headers(&mut worker, Rest::Open);
-    assert_eq!(
-        (flow, fake.done.take()),
-        (Flow::Continue, vec![DESTINATION.into()])
-    );
+    nobody_is_held(&fake, &mut worker);
 }
 
 #[test]
@@ -149,26 +174,16 @@ fn where_endpoints_are_configured_nobody_waits() {
     let fake = Fake::default();
     let json = FOUND.replacen('{', r#"{"endpoints": [{"address": "10.0.0.1:80"}], "#, 1);
     let mut worker = asked(&fake, &json);
-    let mut stream = Stream::new(7);
-    let flow = stream.request_headers(&mut worker, Rest::Open);
-    assert_eq!(
-        (flow, fake.done.take()),
-        (Flow::Continue, vec![DESTINATION.into()])
-    );
+    nobody_is_held(&fake, &mut worker);
 }
 
 #[test]
 fn a_body_that_is_read_is_waited_with_too() {
     let fake = Fake::default();
     let mut worker = asked(&fake, &FOUND.replace("round_robin", "prefix_hash"));
-    let mut stream = come(&mut worker, 7);
-    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
-    fake.buffer_is(Buffer::RequestBody, body);
-    let flow = stream.request_body(&mut worker, body.len(), Rest::End);
-    assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
-    worker.tick();
-    worker.answer(0, 200, LIST);
-    worker.tick();
+    let _waits = come_for(&mut worker, 7, "m");
+    assert_eq!(fake.done.take(), [""; 0]);
+    list_comes(&mut worker);
     let done = ["context 7", DESTINATION, "resume", "context 1"];
     assert_eq!(fake.done.take(), done);
     worker.tick();
@@ -187,9 +202,7 @@ fn amid_a_body_a_request_goes_with_the_next_piece() {
         fake.buffer_is(Buffer::RequestBody, b"{\"model\": \"m\", ");
         let flow = stream.request_body(&mut worker, 10, Rest::Open);
         assert_eq!(flow, Flow::Hold, "{policy}");
-        worker.tick();
-        worker.answer(0, 200, LIST);
-        worker.tick();
+        list_comes(&mut worker);
         assert_eq!(fake.done.take(), [""; 0], "{policy}");
         let flow = stream.request_body(&mut worker, 14, Rest::Open);
         assert_eq!(flow, Flow::Continue, "{policy}");
@@ -249,20 +262,10 @@ fn each_pool_is_awaited_for_itself() {
     // More of the one that is awaited for longer than are answered at once.
     let models = (100..240).map(|context| ("b", context));
     let models = models.chain([("a", 300)]);
-    let sent = models.map(|(model, context)| {
-        let mut stream = come(&mut worker, context);
-        let body =
-            format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hi"}}]}}"#);
-        fake.buffer_is(Buffer::RequestBody, body.as_bytes());
-        let flow = stream.request_body(&mut worker, body.len(), Rest::End);
-        assert_eq!(flow, Flow::Hold);
-        stream
-    });
+    let sent = models.map(|(model, context)| come_for(&mut worker, context, model));
     let mut sent: Vec<Stream> = sent.collect();
     let resumed = |done: Vec<String>| done.iter().filter(|line| *line == "resume").count();
-    worker.tick();
-    worker.answer(0, 200, LIST);
-    worker.tick();
+    list_comes(&mut worker);
     let done = fake.done.take();
     let last = ["context 300", DESTINATION, "resume", "context 1"];
     assert_eq!(done[done.len() - 4..], last);
@@ -289,14 +292,9 @@ fn a_model_that_nobody_serves_yet_is_waited_for() {
             1,
         ),
     );
-    let mut stream = come(&mut worker, 7);
-    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
-    fake.buffer_is(Buffer::RequestBody, body);
-    let flow = stream.request_body(&mut worker, body.len(), Rest::End);
-    assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
-    worker.tick();
-    worker.answer(0, 200, LIST);
-    worker.tick();
+    let _waits = come_for(&mut worker, 7, "m");
+    assert_eq!(fake.done.take(), [""; 0]);
+    list_comes(&mut worker);
     let done = ["context 7", DESTINATION, "resume", "context 1"];
     assert_eq!(fake.done.take(), done);
 }
@@ -392,14 +390,9 @@ fn a_list_that_adds_nobody_ends_the_wait_too() {
         1,
     );
     let mut worker = asked(&fake, &json);
-    let mut stream = come(&mut worker, 7);
-    let body = br#"{"model":"m","messages":[{"role":"user","content":"Hi"}]}"#;
-    fake.buffer_is(Buffer::RequestBody, body);
-    let flow = stream.request_body(&mut worker, body.len(), Rest::End);
-    assert_eq!((flow, fake.done.take()), (Flow::Hold, vec![]));
-    worker.tick();
-    worker.answer(0, 200, LIST);
-    worker.tick();
+    let _waits = come_for(&mut worker, 7, "m");
+    assert_eq!(fake.done.take(), [""; 0]);
+    list_comes(&mut worker);
     let done = fake.done.take();
     let unknown = |line: &String| line.starts_with("reply 404 warmroute_unknown_model");
     assert!(done.iter().any(unknown), "{done:?}");
